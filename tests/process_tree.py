@@ -1,13 +1,17 @@
 """The processes of a server with several workers, as the system shows them."""
 
+import asyncio
 import contextlib
 import os
+import time
 from pathlib import Path
 
 import msgspec
 
 from ropewalk.app.process_role import VARIABLE, ProcessKind, Role
 from tests.server import RunningServer
+
+ACCEPT_SECONDS = 60.0
 
 
 def is_running(pid: int) -> bool:
@@ -18,11 +22,11 @@ def is_running(pid: int) -> bool:
 
 
 def children(server: RunningServer) -> dict[int, Role]:
-    """Roles by process id, as the supervisor wrote them."""
+    """Roles by process id, as the supervisor set them."""
     pid = server.process.pid
     found = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        with contextlib.suppress(OSError, msgspec.MsgspecError):  # it has just ended, or not yet begun
+        with contextlib.suppress(OSError, msgspec.MsgspecError):  # it has just ended, or has not executed the program yet
             found[int(child)] = _role(int(child))
     return found
 
@@ -43,7 +47,7 @@ def store(server: RunningServer) -> int:
 
 
 def keeper(server: RunningServer) -> int:
-    """The process that has the journal: the only one, or the store."""
+    """The process that writes the journal: the only one, or the store."""
     return store(server) if children(server) else server.process.pid
 
 
@@ -53,16 +57,29 @@ def directory(server: RunningServer) -> Path:
 
 
 def worker_of(server: RunningServer, port: int) -> int:
-    """The process that holds the other end of a client's connection over IPv4."""
-    local, remote = f":{server.port:04X}", f":{port:04X}"
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    inodes = {line[9] for line in lines if line[1].endswith(local) and line[2].endswith(remote)}
-    [pid] = [pid for pid in workers(server) if inodes & _inodes(pid)]
+    """The process that has accepted a client's connection over IPv4 from this port."""
+    [pid] = _workers_of(server, port)
     return pid
 
 
+async def accepted_by(server: RunningServer, port: int) -> int:
+    """The same for a connection that may not be accepted yet."""
+    deadline = time.monotonic() + ACCEPT_SECONDS
+    while not _workers_of(server, port):
+        assert time.monotonic() < deadline, "no worker has accepted the connection"
+        await asyncio.sleep(0.01)
+    return worker_of(server, port)
+
+
+def _workers_of(server: RunningServer, port: int) -> list[int]:
+    local, remote = f":{server.port:04X}", f":{port:04X}"
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {line[9] for line in lines if line[1].endswith(local) and line[2].endswith(remote)}
+    return [pid for pid in workers(server) if inodes & _inodes(pid)]
+
+
 def connections(server: RunningServer) -> dict[int, int]:
-    """How many connections of clients over IPv4 each worker holds."""
+    """Number of client connections over IPv4 by worker."""
     local, established = f":{server.port:04X}", "01"
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     inodes = {line[9] for line in lines if line[1].endswith(local) and line[3] == established}

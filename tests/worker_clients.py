@@ -8,7 +8,7 @@ from tests.process_tree import worker_of, workers
 from tests.server import RunningServer
 
 ATTEMPTS = 100
-"""Connections until every worker has one; that it takes more for two workers has a chance of 2^-99."""
+"""Connections until every worker has one. For two workers, the probability that these are not enough is 2^-99."""
 
 
 @contextlib.asynccontextmanager

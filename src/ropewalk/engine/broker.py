@@ -1,13 +1,14 @@
 """The broker registers each publication once. What it registers comes back through the feed, like publications of other nodes.
 
 Invariant: an unanswered append is retried only if the store would recognise it; otherwise the caller is told that it is
-unanswered. A store that resolves what was unanswered by itself is not asked again.
+unanswered. A store that resolves what was unanswered by itself is not asked again. After `close` nothing more is counted.
 
 Streams whose rules keep no history are ephemeral where nothing else keeps what is registered either: what is published to them
 is transient, whichever way it came. Positions that nobody can ever ask for would cost every stream its memory.
 """
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Awaitable, Container, Sequence
 
@@ -17,8 +18,9 @@ from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.identities import spellings
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
-from ropewalk.model.errors import PartitionNotInName, Unanswered
+from ropewalk.model.errors import PartitionNotInName, Unanswered, Unavailable
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun, transient
+from ropewalk.model.report import SHUTTING_DOWN
 from ropewalk.ports import Clock, Feed, PlacesByName, StreamStore
 
 ATTEMPTS = 5
@@ -55,6 +57,9 @@ class Broker:
         self._stats = stats
         self._clock = clock
         self._chance = chance
+        self._pending = 0
+        self._closed = False
+        self._idle = asyncio.Event()
 
     @property
     def instant(self) -> bool:
@@ -72,7 +77,29 @@ class Broker:
         if named and self._partition_of is not None and named != (kept := self._partition_of(stream)):
             raise PartitionNotInName(stream, named, kept)
 
+    async def close(self, seconds: float) -> None:
+        """Reject new publications as `Unavailable` and wait until the pending ones are counted, at most `seconds`."""
+        self._closed = True
+        if self._pending:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._idle.wait()
+
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
+        self._require_open()
+        self._pending += 1
+        try:
+            return await self._publish(publications)
+        finally:
+            self._pending -= 1
+            if self._closed and not self._pending:
+                self._idle.set()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Unavailable(SHUTTING_DOWN)
+
+    async def _publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         if self._partition_of is not None:
             for publication in publications:
                 self.check_partition(publication.stream, publication.partition_key)
@@ -98,6 +125,7 @@ class Broker:
         return replace(publication, transient=True)
 
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> Awaitable[None] | None:
+        self._require_open()
         waits = self._feed.publish_runs(runs, confirm)
         for run in runs:
             self._stats.publications += run.count

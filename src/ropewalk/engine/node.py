@@ -52,7 +52,7 @@ SWEEP_SECONDS = 1.0
 DRAIN_STEP = 0.02
 
 LEAVE_SECONDS = 3.0
-"""For how long a node that stops waits for the next session to be saved."""
+"""For how long a node that stops waits for the next session to be saved, and for pending publications."""
 
 
 async def _nothing() -> None:
@@ -248,7 +248,7 @@ class Node:
                 await asyncio.sleep(DRAIN_STEP)
 
     async def stop(self, last: Callable[[], Awaitable[None]] = _nothing) -> None:
-        """`last` is called when all sessions have left and the store can still be asked."""
+        """`last` is called when all sessions have left, nothing can be published any more and the store can still be asked."""
         self._draining = True
         for session in [*self.sessions.live.values(), *self.sessions.opening.values()]:
             session.end(closings.SERVER_RESTART)
@@ -265,6 +265,7 @@ class Node:
         await self.tasks.cancel()
         if self.application is not None:
             await self.application.stop()
+        await self.broker.close(LEAVE_SECONDS)
         await last()
         await self.backend.feed.stop()
         await self.backend.stop()

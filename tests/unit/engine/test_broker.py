@@ -1,5 +1,11 @@
 """The broker: what it registers, and what it only passes on."""
 
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Publication, Receipt
 from ropewalk.model.rules import StreamRule, StreamRules
 from tests.unit.engine.workbench import Workbench, public, settle
@@ -46,3 +52,58 @@ async def test_a_stream_follows_its_rule_from_the_next_publication_on() -> None:
             bench.backend.rules_changed()
             offsets += [receipt.offset for receipt in await bench.publish("fleeting/1", "1", "2")]
         assert offsets == [0, 0, 1, 2, 0, 0, 3, 4]
+
+
+async def test_closed_broker_rejects_publications_and_counts_the_pending_ones_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Workbench() as bench:
+        append, answer = bench.backend.streams.append, asyncio.Event()
+
+        async def append_later(publications: Sequence[Publication]) -> list[Receipt]:
+            receipts = await append(publications)
+            await answer.wait()
+            return receipts
+
+        monkeypatch.setattr(bench.backend.streams, "append", append_later)
+        pending = [asyncio.create_task(bench.publish("s", "1", "2")), asyncio.create_task(bench.publish("s", "3"))]
+        await settle()
+        closing = asyncio.create_task(bench.node.broker.close(60))
+        await settle()
+        with pytest.raises(Unavailable, match="shutting down"):
+            await bench.publish("s", "4")
+        with pytest.raises(Unavailable, match="shutting down"):
+            bench.node.broker.publish_runs([])
+        assert (closing.done(), bench.stats.publications) == (False, 0)
+        answer.set()
+        await closing
+        assert bench.stats.publications == 3
+        assert [len(await each) for each in pending] == [2, 1]
+
+
+async def test_closing_broker_waits_a_limited_time_for_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Workbench() as bench:
+        never = asyncio.Event()
+
+        async def append(publications: Sequence[Publication]) -> list[Receipt]:
+            await never.wait()
+            return []
+
+        monkeypatch.setattr(bench.backend.streams, "append", append)
+        pending = asyncio.create_task(bench.publish("s", "1"))
+        await settle()
+        await bench.node.broker.close(0)
+        pending.cancel()
+
+
+async def test_node_reports_at_last_when_nothing_can_be_published() -> None:
+    bench = Workbench()
+    await bench.node.start()
+    await bench.publish("s", "1")
+    published: list[int] = []
+
+    async def report() -> None:
+        published.append(bench.stats.publications)
+        with pytest.raises(Unavailable):
+            await bench.publish("s", "2")
+
+    await bench.node.stop(report)
+    assert (published, bench.stats.publications) == ([1], 1)

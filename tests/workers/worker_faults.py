@@ -1,4 +1,4 @@
-"""One node of several processes that can be hurt: workers, the store process, and a seeded plan of faults."""
+"""One node of several processes, and a seeded plan of faults of its workers and its store process."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from tests.process_tree import store, workers
 from tests.server import RunningServer, running_server
 
 WORKERS = 4
-ANSWERS = 4  # of whichever worker, each over a connection of its own
+READERS = 4  # each over its own connection, to any worker
 RECOVERY_SECONDS = 60.0
 
 WORKER_FAULTS = (
@@ -39,7 +39,7 @@ class WorkersNode(NamedTuple):
 
     @property
     def asked(self) -> Sequence[NamedAddress]:
-        return [NamedAddress(f"answer {number}", self.server.url) for number in range(ANSWERS)]
+        return [NamedAddress(f"reader {number}", self.server.url) for number in range(READERS)]
 
     def a_round(self, chance: random.Random) -> list[Fault]:
         """A pause is sometimes longer than the lease of a worker."""

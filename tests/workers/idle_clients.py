@@ -1,7 +1,7 @@
-"""Many clients that only stay connected, as a program of its own: `python -m tests.scenarios.idle_clients URL COUNT SOURCE`.
+"""Many clients that only stay connected, as a separate program: `python -m tests.workers.idle_clients URL COUNT SOURCE`.
 
-Each subscribes once and comes back with its session whenever its connection ends. The program writes a line of JSON whenever
-something has changed, and ends with its standard input. `SOURCE`: the address from which they connect, which has its own ports.
+Each subscribes once and resumes its session whenever its connection ends. The program writes a line of JSON whenever its counts
+have changed, and ends at the end of its standard input. `SOURCE`: the local address of the connections.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ from tests.cable import EXTENDED, Frame, identifier
 from tests.server import Address
 from tests.tcp import TEXT, client_frame, upgrade_request
 
-AT_ONCE = 200  # that are on their way to be welcomed
+MAX_CONNECTING = 200
 WELCOME_SECONDS = 30.0
-TELL_SECONDS = 0.1
+REPORT_SECONDS = 0.1
 
 STREAM = "idle"
 SUBSCRIBE = client_frame(json.dumps({"command": "subscribe", "identifier": identifier(STREAM)}).encode())
 
 
-class Told(NamedTuple):
-    """`connected`: that are there now, with their subscription. `resumed` and `lost`: how often one came back with its
-    session, and without. `failed`: how often one was not let in, and tried again."""
+class Counts(NamedTuple):
+    """`connected`: clients that are subscribed now. `resumed` and `lost`: reconnects with and without the former session.
+    `failed`: connection attempts that failed and were repeated."""
 
     connected: int = 0
     resumed: int = 0
@@ -37,15 +37,15 @@ class Crowd:
     def __init__(self, server: Address, source: str) -> None:
         self.server = server
         self.source = source
-        self.room = asyncio.Semaphore(AT_ONCE)
-        self.told = Told()
+        self.room = asyncio.Semaphore(MAX_CONNECTING)
+        self.counts = Counts()
 
     def count(self, **changes: int) -> None:
-        self.told = self.told._replace(**{name: getattr(self.told, name) + change for name, change in changes.items()})
+        self.counts = self.counts._replace(**{name: getattr(self.counts, name) + change for name, change in changes.items()})
 
 
 class IdleLink(asyncio.Protocol):
-    """One connection, from the upgrade on. `subscribed` has the sid, and `ended` nothing."""
+    """One connection, from the upgrade on. `subscribed` results in the sid."""
 
     def __init__(self, sid: str) -> None:
         loop = asyncio.get_running_loop()
@@ -81,7 +81,7 @@ class IdleLink(asyncio.Protocol):
         return self._upgraded
 
     def _next(self) -> Frame | None:
-        """None of them is so long that its size takes eight bytes. One that is no text says nothing here."""
+        """No frame is long enough for a size of eight bytes. A frame that is not text is returned as {}."""
         received = self._received
         if len(received) < 4:
             return None
@@ -107,7 +107,7 @@ class IdleLink(asyncio.Protocol):
     def connection_lost(self, reason: Exception | None) -> None:
         if not self.subscribed.done():
             self.subscribed.set_exception(ConnectionResetError("ended before it was subscribed"))
-            self.subscribed.exception()  # nobody may wait for it any more
+            self.subscribed.exception()  # retrieved, for the caller may have timed out
         self.ended.set_result(None)
 
 
@@ -147,13 +147,13 @@ async def main(url: str, count: int, source: str) -> None:
     loop.add_reader(sys.stdin, over.set)
     crowd = Crowd(Address(url), source)
     clients = [loop.create_task(stay(crowd)) for _ in range(count)]
-    last = Told(-1)
+    last = Counts(-1)
     while not over.is_set():
-        if crowd.told != last:
-            last = crowd.told
+        if crowd.counts != last:
+            last = crowd.counts
             print(json.dumps(last._asdict()), flush=True)
         with suppress(TimeoutError):
-            await asyncio.wait_for(over.wait(), TELL_SECONDS)
+            await asyncio.wait_for(over.wait(), REPORT_SECONDS)
     for client in clients:
         client.cancel()
 

@@ -1,11 +1,11 @@
-"""A node of several processes is one node: whichever worker is asked, it answers for all of them."""
+"""A node of several processes is one node: every worker returns the state of the whole node."""
 
 import asyncio
 import contextlib
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import aiohttp
@@ -18,9 +18,9 @@ from tests.metrics import metrics_when
 from tests.process_tree import worker_of, workers
 from tests.server import RunningServer, publish, running_server
 from tests.services import nats_server, redis_server
+from tests.worker_clients import ATTEMPTS
+from tests.workers.waiting import DEADLINE_SECONDS, until
 
-WITHIN = 30.0
-ATTEMPTS = 100
 FLAGS = ("--jwt_secret", SECRET, "--public_streams", "--streams_presence", "--streams_whisper", "--sse", "--workers", "2")
 KEYS = ("--broadcast_key", "none", "--api_secret", "none")
 USER = {"jid": token("user/1")}
@@ -45,7 +45,7 @@ def server(broker: str) -> Iterator[RunningServer]:
 
 
 class Worker:
-    """One kept connection to one worker, for requests, and a client of it."""
+    """One persistent connection to one worker, for requests, and a client of it."""
 
     def __init__(self, server: RunningServer, http: aiohttp.ClientSession, client: Cable) -> None:
         self._server = server
@@ -59,8 +59,8 @@ class Worker:
         return await self._ask("POST", path, 201, json=body)
 
     async def _ask(self, method: str, path: str, expected: int, **request: Any) -> Any:
-        """Again where the server asks for that."""
-        deadline = time.monotonic() + WITHIN
+        """Repeats the request after a 503."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while True:
             async with self.http.request(method, path, **request) as response:
                 if response.status == expected:
@@ -70,7 +70,7 @@ class Worker:
 
 
 async def _connected(server: RunningServer) -> tuple[int, aiohttp.ClientSession]:
-    """The worker behind a connection that is kept for all requests."""
+    """The worker of a connection that is used for all requests."""
     made = socket.socket()
     connector = aiohttp.TCPConnector(limit=1, keepalive_timeout=600, socket_factory=lambda address: made)
     http = aiohttp.ClientSession(server.url, connector=connector)
@@ -94,14 +94,8 @@ async def each_worker(server: RunningServer) -> AsyncIterator[list[Worker]]:
             stack.push_async_callback(client.close)
             await client.welcomed()
             clients.setdefault(worker_of(server, client.port), client)
+        assert sessions.keys() == clients.keys() == workers(server).keys()
         yield [Worker(server, sessions[pid], clients[pid]) for pid in workers(server)]
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    deadline = time.monotonic() + WITHIN
-    while not await holds():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
 
 
 async def test_streams_history_and_members_are_the_same_at_every_worker(server: RunningServer) -> None:
@@ -111,7 +105,7 @@ async def test_streams_history_and_members_are_the_same_at_every_worker(server: 
                 await worker.post("/api/publish", {"stream": "rest", "data": json.dumps(f"{text}{number}")})
             await worker.client.send(command="subscribe", identifier=identifier("rest"), presence={"id": f"member {number}"})
             await worker.client.until("confirm_subscription")
-        await until(lambda: _has_members(both, "rest", 2))
+        await until(lambda: _have_members(both, "rest", 2))
         for path in (
             "/api/streams",
             "/api/streams/rest/history?after=1&limit=2",
@@ -125,53 +119,53 @@ async def test_streams_history_and_members_are_the_same_at_every_worker(server: 
         assert [member["id"] for member in members] == ["member 0", "member 1"]
 
 
-async def _has_members(both: list[Worker], stream: str, count: int) -> bool:
+async def _have_members(both: list[Worker], stream: str, count: int) -> bool:
     pages = [await worker.get(f"/api/presence/{stream}/users") for worker in both]
     return all(page["total"] == count for page in pages)
 
 
-async def test_whispers_reach_clients_of_other_workers_and_not_their_sender(server: RunningServer) -> None:
+async def test_whispers_reach_clients_of_other_workers_but_not_their_sender(server: RunningServer) -> None:
     async with each_worker(server) as both:
         for worker in both:
             await worker.client.subscribe("whispers")
-        for sender, hearer in (both, both[::-1]):
+        for sender, receiver in (both, both[::-1]):
             await sender.client.send(command="whisper", identifier=identifier("whispers"), data={"typing": True})
-            assert await hearer.client.messages(1) == [{"typing": True}]
+            assert await receiver.client.messages(1) == [{"typing": True}]
             await sender.client.quiet()
 
 
-async def test_event_streams_of_every_worker_carry_what_is_published_at_any(server: RunningServer) -> None:
+async def test_event_streams_of_every_worker_carry_messages_published_at_any(server: RunningServer) -> None:
     async with each_worker(server) as both, contextlib.AsyncExitStack() as stack:
         streams = [
             await stack.enter_async_context(worker.http.get("/events", params={"stream": "sse", **USER})) for worker in both
         ]
-        heard = [b"", b""]
+        received = [b"", b""]
         for place, events in enumerate(streams):
-            while b"confirm_subscription" not in heard[place]:
-                heard[place] += await events.content.readany()
+            while b"confirm_subscription" not in received[place]:
+                received[place] += await events.content.readany()
         for number in range(6):
             await publish(server, "sse", json.dumps(f"message {number}"))
         for place, events in enumerate(streams):
-            while b"message 5" not in heard[place]:
-                heard[place] += await events.content.readany()
-            assert [heard[place].count(b"message %d" % number) for number in range(6)] == [1] * 6
+            while b"message 5" not in received[place]:
+                received[place] += await events.content.readany()
+            assert [received[place].count(b"message %d" % number) for number in range(6)] == [1] * 6
 
 
-async def test_a_remote_disconnect_at_any_worker_ends_the_sessions_of_all(server: RunningServer, broker: str) -> None:
+async def test_remote_disconnect_at_any_worker_ends_the_sessions_of_all(server: RunningServer, broker: str) -> None:
     for place in (0, 1):
         async with each_worker(server) as both:
             await metrics_when(server, lambda now: now["sessions"] >= len(both))
             assert [await worker.get("/health") for worker in both] == [{"status": "ok"}] * 2
-            order = {"command": "disconnect", "payload": {"identifier": "user/1", "reconnect": False}}
-            said = await both[place].post("/api/publish", order)
-            if broker == "memory":  # nodes of a cluster count what they have ended themselves
-                assert said["disconnected"] >= len(both)
+            command = {"command": "disconnect", "payload": {"identifier": "user/1", "reconnect": False}}
+            answer = await both[place].post("/api/publish", command)
+            if broker == "memory":  # a node of a cluster counts the sessions that it has ended itself
+                assert answer["disconnected"] >= len(both)
             for worker in both:
                 await worker.client.expect("disconnect", reason="remote", reconnect=False)
 
 
-async def until_each_worker_says(server: RunningServer, line: str) -> None:
-    """They hear of each other once a second."""
+async def until_all_metrics_pages_have(server: RunningServer, line: str) -> None:
+    """Workers exchange their reports once a second."""
     found: dict[int, aiohttp.ClientSession] = {}
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(ATTEMPTS):
@@ -182,14 +176,14 @@ async def until_each_worker_says(server: RunningServer, line: str) -> None:
             found.setdefault(pid, http)
         assert len(found) == len(workers(server))
 
-        async def said() -> bool:
+        async def all_pages_have_it() -> bool:
             pages = []
             for http in found.values():
                 async with http.get("/metrics") as response:
                     pages.append(await response.text())
             return all(line in page.splitlines() for page in pages)
 
-        await until(said)
+        await until(all_pages_have_it)
 
 
 async def test_connections_are_counted_and_limited_for_the_whole_node() -> None:
@@ -197,32 +191,32 @@ async def test_connections_are_counted_and_limited_for_the_whole_node() -> None:
         clients = [await Cable.connect(small.cable) for _ in range(6)]
         for client in clients:
             await client.welcomed()
-        await until_each_worker_says(small, "ropewalk_sessions 6.0")
+        await until_all_metrics_pages_have(small, "ropewalk_sessions 6.0")
         for _ in range(6):
             with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
                 await Cable.connect(small.cable)
         await metrics_when(small, lambda now: now["refusals_total{connections}"] == 6)
         await clients.pop().close()
         await metrics_when(small, lambda now: now["sessions"] == 5)
-        async with asyncio.timeout(WITHIN):
-            while True:
-                try:
-                    clients.append(await Cable.connect(small.cable))
-                    break
-                except aiohttp.WSServerHandshakeError:
-                    await asyncio.sleep(0.1)
+
+        async def has_connected() -> bool:
+            with contextlib.suppress(aiohttp.WSServerHandshakeError):
+                clients.append(await Cable.connect(small.cable))
+            return len(clients) == 6
+
+        await until(has_connected)
         for client in clients:
             await client.close()
 
 
-async def test_a_history_larger_than_what_may_wait_on_the_bus_is_answered_and_costs_nobody_else_anything() -> None:
+async def test_history_larger_than_the_write_buffer_of_the_bus_is_delivered_and_does_not_delay_other_clients() -> None:
     payload = "x" * 700_000
     with running_server("--public", "--workers", "2") as server:
         async with connect(server.url) as publisher, connect(server.url.replace("http", "tcp")) as bystander:
             ephemeral = await bystander.subscribe("live")
             for _ in range(100):
                 await publisher.publish("large", payload)
-            async with asyncio.timeout(WITHIN):
+            async with asyncio.timeout(DEADLINE_SECONDS):
                 offsets = await asyncio.gather(*(offsets_of(server, "large", 100) for _ in range(4)))
                 await publisher.publish("live", 1)
                 first = await anext(ephemeral)
@@ -232,7 +226,7 @@ async def test_a_history_larger_than_what_may_wait_on_the_bus_is_answered_and_co
 
 
 async def offsets_of(server: RunningServer, stream: str, count: int) -> list[int]:
-    async with connect(server.url.replace("http", "tcp"), answer_timeout=WITHIN) as client:
+    async with connect(server.url.replace("http", "tcp"), answer_timeout=DEADLINE_SECONDS) as client:
         kept = await client.subscribe(stream, position=Position("", 0))
         events = [await anext(kept) for _ in range(count)]
         return [event.offset for event in events if isinstance(event, Message)]
