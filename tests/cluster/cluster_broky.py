@@ -77,12 +77,15 @@ class RoamingBrokyClient:
             self._world.record.lives[life] = self._world.record.lives[life]._replace(ended=time.monotonic())
 
     async def _connect(self, node: Address) -> BrokyLink | None:
+        link: BrokyLink | None = None
         with contextlib.suppress(*GONE):
             async with asyncio.timeout(CONNECT_SECONDS):
                 link = await BrokyLink.open(node)
                 link.write(self._hello)
                 if isinstance((await link.next()), Welcome):
                     return link
+        if link is not None:
+            link.cut()
         self._world.counts["connects over TCP failed"] += 1
         return None
 

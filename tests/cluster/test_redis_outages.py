@@ -20,14 +20,20 @@ from ropewalk.engine.broker import Broker
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position, Publication, Receipt, RemoteDisconnect, one_by_one
+from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import SessionTaken, SessionWanted
+from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted, SessionWrite
+from ropewalk.ports import Clock
 from ropewalk.testing.backend_feed import Process
+from ropewalk.testing.clock import ManualClock
 from tests.services import RedisServer, redis_server
 
 AOF = ("--appendonly", "yes", "--appendfsync", "everysec")
 RULES = Rulebook(StreamRules(history_limit=1000, history_ttl=300.0))
-WITHIN = 20.0
+WITHIN = 60.0
+LEASE = 6.0
+PRESENCE = 2.0
+TTL = 10.0
 
 Answer = TypeVar("Answer")
 
@@ -39,8 +45,12 @@ def redis() -> Iterator[RedisServer]:
 
 
 @asynccontextmanager
-async def running(redis: RedisServer, node: str = "one", restart_epochs: bool = False) -> AsyncIterator[RedisBackend]:
-    backend = RedisBackend(RULES, RedisAddress(redis.url), node, restart_epochs=restart_epochs)
+async def running(
+    redis: RedisServer, node: str = "one", restart_epochs: bool = False, clock: Clock | None = None
+) -> AsyncIterator[RedisBackend]:
+    backend = RedisBackend(
+        RULES, RedisAddress(redis.url), node, restart_epochs=restart_epochs, presence_ttl=PRESENCE, clock=clock
+    )
     await backend.start()
     try:
         yield backend
@@ -155,19 +165,65 @@ async def test_a_redis_that_lost_its_newest_writes_gives_no_position_twice(redis
         assert (again[1].offset, again[1].duplicate) == (1, False)
 
 
-async def test_after_a_loss_every_node_is_told_to_write_its_sessions_and_members_again(
-    redis: RedisServer, tmp_path: Path
+@pytest.mark.parametrize("messages", [True, False], ids=["with-messages", "without-messages"])
+async def test_sessions_and_members_whose_end_was_lost_expire_with_the_former_lease(
+    redis: RedisServer, tmp_path: Path, messages: bool
 ) -> None:
-    """The older files have the lease, under the same number, and not what was written since."""
-    older = OlderFiles(redis, tmp_path)
-    async with running(redis) as backend:
-        await register(backend, 1, 90)
-        lease = (await backend.leases.renew(60.0, ())).lease
+    """The older files have the lease, under the same number. Without a lost message the epochs stay the same."""
+    older, clock = OlderFiles(redis, tmp_path), ManualClock()
+    async with running(redis, clock=clock) as node, running(redis, "two", clock=clock) as other:
+        before = await register(node, 1, 90)
+        lease = (await node.leases.renew(LEASE, ())).lease
+        await write(node, "ended", 1)
+        await write(node, "live", 2)
+        await node.presence.join("s", "ended", Member("bo"))
+        await node.presence.join("s", "live", Member("cy"))
         await older.keep()
-        await register(backend, 91, 100)
-        assert (await backend.leases.renew(60.0, ())).lease == lease
+        assert (await node.leases.renew(LEASE, ())).lease == lease
+        await write(node, "ended", 3, live=False)
+        assert [event.type for event in await node.presence.leave("s", "ended")] == ["leave"]
+        if messages:
+            await register(node, 91, 100)
         older.put_back()
-        assert (await persist(lambda: backend.leases.renew(60.0, ()))).lease != lease
+        assert (await persist(lambda: node.leases.renew(LEASE, ()))).lease != lease
+        assert ((await register(node, 101, 101))[0].epoch != before[0].epoch) is messages
+        assert await members(other) == ["bo", "cy"]
+        for seconds in (LEASE - 1, LEASE - 1, PRESENCE):
+            await write(node, "live", 4)
+            await node.presence.join("s", "live", Member("cy"))
+            clock.advance(seconds)
+            await node.leases.renew(LEASE, ())
+            await other.sweep()
+        assert [event.member.id for event in await other.presence.expire()] == ["bo"]
+        assert await members(other) == ["cy"]
+        clock.advance(TTL)
+        await node.leases.renew(LEASE, ())
+        await other.sweep()
+        assert [sid for sid, _ in await other.sessions.expired(10)] == ["ended"]
+
+
+async def write(node: RedisBackend, sid: str, version: int, live: bool = True) -> None:
+    session = SessionWrite(sid, SessionSnapshot(sid, {}), version, TTL, live, began=1.0)
+    assert await node.leases.write([session]) == []
+
+
+async def members(node: RedisBackend) -> list[str]:
+    return [member.id for member in (await node.presence.page("s", "", 10)).members]
+
+
+async def test_orders_that_a_node_has_not_received_outlast_a_restart_of_redis(redis: RedisServer) -> None:
+    clock = ManualClock()
+    async with running(redis, clock=clock) as node, running(redis, "two", clock=clock) as other:
+        lease = (await node.leases.renew(60.0, ())).lease
+        await write(node, "sid", 1)
+        await other.sessions.revoke("sid")
+        await written(redis)
+        redis.kill()
+        redis.start()
+        renewal = await persist(lambda: node.leases.renew(60.0, ()))
+        assert renewal.lease != lease
+        assert renewal.taken == (SessionTaken("sid", revoked=True),)
+        assert (await node.leases.renew(60.0, ["sid"])).taken == ()
 
 
 async def test_a_node_that_comes_late_tells_what_it_saw(redis: RedisServer, tmp_path: Path) -> None:

@@ -49,6 +49,10 @@ class DisturbedLinks(RedisLinks):
     async def open(self) -> RedisLink:
         return DisturbedLink((await super().open())._connection, self)
 
+    async def close(self) -> None:
+        await super().close()
+        await self._working.close()
+
 
 class DisturbedLink(RedisLink):
     def __init__(self, connection: AbstractConnection, links: DisturbedLinks) -> None:
@@ -63,7 +67,7 @@ class DisturbedLink(RedisLink):
         if self._links.fault is StoreFault.SLOW:
             await asyncio.sleep(SLOW_SECONDS)
         answer = await super().ask(*command)
-        if self._links.fault is StoreFault.UNANSWERED:
+        if self._links.fault is StoreFault.UNANSWERED and command[0] == "EVALSHA":  # a script that is loaded has done nothing
             await self.close()
             raise Unanswered("the connection was cut")
         return answer
