@@ -5,8 +5,8 @@ import secrets
 
 import pytest
 
-from tests.cluster.cluster import Size, figures, suffer
-from tests.cluster.cluster_faults import (
+from tests.cluster.scenario import Size, figures, suffer
+from tests.cluster.faults import (
     EngineMaker,
     forgetful_redis_engine,
     nats_engine,

@@ -4,7 +4,7 @@ import os
 import secrets
 from pathlib import Path
 
-from tests.cluster.cluster import Size, figures, suffer
+from tests.cluster.scenario import Size, figures, suffer
 from tests.process_tree import workers
 from tests.workers.workers_faults import STORE_FAULTS, WORKER_FAULTS, WORKERS, WorkersNode, running_workers
 

@@ -146,7 +146,7 @@ class ClusterNode(NamedAddress):
 
 
 class Cluster(NamedTuple):
-    """Implements `cluster.Servers`."""
+    """Implements `scenario.Servers`."""
 
     engine: Engine
     nodes: Sequence[ClusterNode]

@@ -15,11 +15,11 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from tests.cluster.cluster_broky import BrokyClusterPublisher, RoamingBrokyClient
-from tests.cluster.cluster_checker import Anomaly, Message, Position, StreamHistory, anomalies
-from tests.cluster.cluster_clients import RoamingClient
-from tests.cluster.cluster_faults import Fault, NamedAddress
-from tests.cluster.cluster_publishers import STREAMS, ClusterPublisher, EntryPublisher, Kicker, World, Writer
+from tests.cluster.broky_clients import BrokyClusterPublisher, RoamingBrokyClient
+from tests.cluster.checker import Anomaly, Message, Position, StreamHistory, anomalies
+from tests.cluster.clients import RoamingClient
+from tests.cluster.faults import Fault, NamedAddress
+from tests.cluster.publishers import STREAMS, ClusterPublisher, EntryPublisher, Kicker, World, Writer
 
 SETTLE_SECONDS = 90.0
 """After the last fault, for everybody to have everything and for those who are gone to have left. It bounds a failure; it is

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cluster.cluster_checker import (
+from tests.cluster.checker import (
     END,
     Kick,
     Kind,

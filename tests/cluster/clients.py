@@ -12,8 +12,8 @@ import aiohttp
 
 from tests.cable import TIMEOUT, Cable, Closed, Frame, identifier, kind
 from tests.clients.credentials import token
-from tests.cluster.cluster_checker import Life, Message, Position, ToldGap, has_end
-from tests.cluster.cluster_publishers import STREAMS, World
+from tests.cluster.checker import Life, Message, Position, ToldGap, has_end
+from tests.cluster.publishers import STREAMS, World
 from tests.server import Address
 
 SILENCE_SECONDS = 4.0  # pings come every second: a node from which nothing comes is left

@@ -15,7 +15,7 @@ import redis.exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from tests.cluster.cluster_checker import END, Kick, Message, Position, Publication, Record
+from tests.cluster.checker import END, Kick, Message, Position, Publication, Record
 from tests.server import Address
 
 # Any name is legal: with what is special in subjects of NATS, in keys and hash tags of Redis, and in URLs.
