@@ -5,7 +5,6 @@ import secrets
 
 import pytest
 
-from tests.cluster.scenario import Size, figures, suffer
 from tests.cluster.faults import (
     EngineMaker,
     forgetful_redis_engine,
@@ -15,6 +14,7 @@ from tests.cluster.faults import (
     redis_pair_engine,
     running_cluster,
 )
+from tests.cluster.scenario import Size, figures, suffer
 
 SECONDS = float(os.environ.get("CLUSTER_SECONDS") or 0)
 CLIENTS = int(os.environ.get("CLUSTER_CLIENTS") or 30)

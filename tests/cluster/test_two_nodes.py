@@ -40,6 +40,7 @@ class TwoNodes(NamedTuple):
 def nodes(request: pytest.FixtureRequest) -> Iterator[TwoNodes]:
     with ExitStack() as stack:
         store: RedisServer | NatsServer
+        broker: tuple[str, ...]
         if request.param == "redis":
             store = stack.enter_context(redis_server("--appendonly", "yes", "--appendfsync", "always"))
             broker = ("--broker", "redis", "--redis_url", store.url)
