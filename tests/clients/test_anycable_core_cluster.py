@@ -7,7 +7,7 @@ import pytest
 
 from tests.clients.publishers import publish
 from tests.clients.script import Client, Script, offsets, texts
-from tests.cluster.cluster_faults import Cluster, EngineMaker, nats_engine, redis_engine, running_cluster
+from tests.cluster.faults import Cluster, EngineMaker, nats_engine, redis_engine, running_cluster
 from tests.scenarios.relay import Relay, relay_to
 
 pytestmark = [pytest.mark.needs_node, pytest.mark.tier("all")]

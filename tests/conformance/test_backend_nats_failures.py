@@ -22,8 +22,9 @@ from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Deliverable, Position, Publication, Receipt, Registered, RemoteDisconnect, one_by_one
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted
+from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted, SessionWrite
 from ropewalk.testing.backend_rig import at
+from ropewalk.testing.clock import ManualClock
 from tests.services import NatsServer, free_port, nats_cluster, nats_server
 
 T = TypeVar("T")
@@ -690,22 +691,84 @@ async def test_a_question_that_nobody_waits_for_any_more_fails_in_silence(server
     assert complaints == []
 
 
-async def test_a_node_has_a_new_lease_after_records_were_lost(server: NatsServer) -> None:
-    """So that it says again who is there: what was lost may be a member and not the lease."""
-    one = node_of([server.url], "rw", "one")
-    async with running(one):
+async def test_sessions_and_members_whose_end_was_lost_expire_after_the_node_has_a_new_lease(server: NatsServer) -> None:
+    """The older records have the lease of the node. It registers again what it still has."""
+    clock = ManualClock()
+    one, two = (node_of([server.url], "rw", name, clock=clock, presence_ttl=2.0) for name in ("one", "two"))
+
+    async def written(sid: str, version: int, live: bool = True, ttl: float = 0.0) -> None:
+        write = SessionWrite(sid, SessionSnapshot(sid, {}), version, ttl, live, began=clock.now)
+        assert await until(lambda: one.leases.write([write]), Unavailable) == []
+
+    async def joined(sid: str, member: str) -> None:
+        await until(lambda: one.presence.join("a", sid, Member(member)), Unavailable)
+
+    async def members() -> list[str]:
+        return [member.id for member in (await until(lambda: two.presence.page("a", "", 10), Unavailable)).members]
+
+    async with running(one, two):
         before = await one.leases.renew(6.0, ())
         assert (await one.leases.renew(6.0, ())).lease == before.lease
+        for number, sid in enumerate(("ended", "live")):
+            await written(sid, number + 1)
+            await joined(sid, f"member {sid}")
         server.kill()
         shutil.copytree(server.home / "store", server.home / "older")
         server.start()
-        for number in range(20):
-            await until(lambda number=number: one.presence.join("a", f"sid {number}", Member("bo")), Unavailable)  # type: ignore[misc]
+        assert [event.type for event in await until(lambda: one.presence.leave("a", "ended"), Unavailable)] == ["leave"]
+        await written("ended", 3, live=False)
+        for _ in range(20):
+            await joined("live", "member live")
+        assert await members() == ["member live"]
         server.kill()
         shutil.rmtree(server.home / "store")
         (server.home / "older").rename(server.home / "store")
         server.start()
         assert (await until(lambda: one.leases.renew(6.0, ()), Unavailable)).lease != before.lease
+        assert await members() == ["member ended", "member live"]
+        assert await two.sessions.peek("live") is None  # it cannot be resumed
+        await joined("live", "member live")
+        await written("live", 4)
+        for seconds in (5, 3):
+            clock.advance(seconds)
+            await until(lambda: one.leases.renew(6.0, ()), Unavailable)
+            await until(two.sweep, Unavailable)
+        assert [event.member.id for event in await two.presence.expire()] == ["member ended"]
+        assert await members() == ["member live"]
+        assert [sid for sid, _ in await two.sessions.expired(10)] == ["ended"]
+
+
+async def test_node_that_reconnects_late_notices_lost_records(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other node has written more records meanwhile than were lost."""
+    one, late = (node_of([server.url], "rw", name) for name in ("one", "late"))
+    async with running(one, late):
+        before = await late.leases.renew(6.0, ())
+        server.kill()
+        shutil.copytree(server.home / "store", server.home / "older")
+        server.start()
+        for number in range(5):
+            await until(lambda number=number: late.presence.join("a", f"sid {number}", Member(f"lost {number}")), Unavailable)  # type: ignore[misc]
+        assert (await one.presence.page("a", "", 10)).total == 5
+        ask, reconnects = late.link.api, asyncio.Event()
+
+        async def ask_late(subject: str, question: object = None) -> Any:
+            await reconnects.wait()
+            return await ask(subject, question)
+
+        monkeypatch.setattr(late.link, "api", ask_late)
+        server.kill()
+        shutil.rmtree(server.home / "store")
+        (server.home / "older").rename(server.home / "store")
+        server.start()
+        for number in range(10):
+            await until(lambda number=number: one.presence.join("a", f"sid {number}", Member(f"new {number}")), Unavailable)  # type: ignore[misc]
+        reconnects.set()
+        await until(lambda: _has_total(late, 10), Unavailable)
+        assert (await until(lambda: late.leases.renew(6.0, ()), Unavailable)).lease != before.lease
+
+
+async def _has_total(node: NatsBackend, total: int) -> None:
+    assert (await node.presence.page("a", "", 20)).total == total
 
 
 async def test_a_node_that_is_taken_for_dead_and_has_a_new_lease_keeps_its_members(

@@ -15,14 +15,14 @@ POLL_SECONDS = 0.005
 
 def hold_slow_requests(link: UnreliableLink) -> None:
     """Requests wait as long as the link has a latency."""
-    request = link._request
+    request = link._send_request
 
     async def held() -> None:
         while link.latency:
             await asyncio.sleep(POLL_SECONDS)
         await request()
 
-    link._request = held  # type: ignore[method-assign]
+    link._send_request = held  # type: ignore[method-assign]
 
 
 class TestSimulatedBackend(RecordQueueConformance, SharedBackendConformance):

@@ -4,7 +4,7 @@ import os
 import secrets
 from pathlib import Path
 
-from tests.cluster.cluster import Size, figures, suffer
+from tests.cluster.scenario import Size, figures, run_scenario
 from tests.process_tree import workers
 from tests.workers.worker_faults import STORE_FAULTS, WORKER_FAULTS, WORKERS, WorkersNode, running_workers
 
@@ -16,7 +16,7 @@ SIZE = Size(CLIENTS, publishers=6, pause=0.2 if CLIENTS < 100 else 0.5, seconds=
 async def assert_survives(node: WorkersNode) -> None:
     seed = int(os.environ.get("WORKERS_SEED") or secrets.randbelow(10**9))
     print(f"\n{WORKERS} workers with WORKERS_SEED={seed}")
-    world, found = await suffer(node, SIZE, seed)
+    world, found = await run_scenario(node, SIZE, seed)
     print(f"  {figures(world, SIZE)}")
     log = node.server.log()
     assert found == [], f"with WORKERS_SEED={seed}\n{log}"

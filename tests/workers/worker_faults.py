@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tests.cluster.cluster_faults import FLAGS, LEASE_SECONDS, Fault, NamedAddress
+from tests.cluster.faults import FLAGS, LEASE_SECONDS, Fault, NamedAddress
 from tests.process_tree import store, workers
 from tests.server import RunningServer, running_server
 
@@ -26,7 +26,7 @@ STORE_FAULTS = ("kill the store", "pause the store", "kill the store and a worke
 
 
 class WorkersNode(NamedTuple):
-    """Implements `cluster.Servers`."""
+    """Implements `scenario.Servers`."""
 
     server: RunningServer
     faults: Sequence[str]

@@ -101,6 +101,14 @@ def _tls(address: RedisAddress) -> dict[str, Any]:
     }
 
 
+async def close_redis(client: Redis) -> None:
+    """Close a client, and its connections to Sentinels."""
+    manager: Sentinel | None = getattr(client.connection_pool, "sentinel_manager", None)
+    for sentinel in () if manager is None else manager.sentinels:
+        await sentinel.aclose()
+    await client.aclose()
+
+
 async def connection_to(client: Redis, host: str = "", port: int = 0) -> AbstractConnection:
     """A connection of its own, outside the client's pool: to where the client goes, or elsewhere with the same credentials."""
     pool = client.connection_pool

@@ -6,11 +6,12 @@ What is sent while the connection is down is lost; applications that want more u
 import logging
 from typing import Any
 
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from ropewalk.adapters.broadcasters.fan_out import FanOut
 from ropewalk.adapters.broadcasters.retrying import Retrying
-from ropewalk.connections.redis import CLOSED, RedisAddress, open_redis
+from ropewalk.connections.redis import CLOSED, RedisAddress, close_redis, open_redis
 from ropewalk.core.stats import Stats
 from ropewalk.model.report import Gauges
 from ropewalk.ports import Publisher
@@ -51,7 +52,13 @@ class RedisChannelBroadcaster:
         server = self._servers[0]
         self._servers = [*self._servers[1:], server]  # when this one fails, the next
         redis = open_redis(server, ANSWER_SECONDS, protocol=2, health_check_interval=0)
-        async with redis, redis.pubsub() as pubsub:
+        try:
+            await self._listen_to(redis)
+        finally:
+            await close_redis(redis)
+
+    async def _listen_to(self, redis: Redis) -> None:
+        async with redis.pubsub() as pubsub:
             await pubsub.subscribe(self._channel)
             asked = False
             while True:

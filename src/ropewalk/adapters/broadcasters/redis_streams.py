@@ -18,7 +18,7 @@ from redis.exceptions import MovedError, RedisError, ResponseError
 
 from ropewalk.adapters.broadcasters.intake import Intake
 from ropewalk.adapters.broadcasters.retrying import Retrying
-from ropewalk.connections.redis import CLOSED, RedisAddress, open_redis
+from ropewalk.connections.redis import CLOSED, RedisAddress, close_redis, open_redis
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import ClientError, Unavailable
 from ropewalk.model.messages import Publication, RemoteDisconnect
@@ -120,7 +120,7 @@ class RedisStreamsBroadcaster:
             with contextlib.suppress(RedisError, OSError):
                 await self._acknowledge()
                 await self._remove(self._consumer)
-        await self._redis.aclose()
+        await close_redis(self._redis)
 
     def health(self) -> str:
         return self._retrying.health()
@@ -168,7 +168,7 @@ class RedisStreamsBroadcaster:
 
     async def _go_to(self, address: RedisAddress) -> None:
         if address != self._address:
-            await self._redis.aclose()
+            await close_redis(self._redis)
             self._redis = self._open(address)
 
     async def _create_group(self) -> None:

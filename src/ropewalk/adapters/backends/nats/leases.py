@@ -57,11 +57,11 @@ class NatsLeases:
         await self._table.catch_up()
         if not self._lives(self._node):
             await self._end(self._node)
+        elif not self._goes_on():
+            await self._leave_behind(ttl)
 
         def decide() -> Sequence[Change]:
-            current = self._leases.get(self._node)
-            goes_on = current is not None and current[0].number == self._number and self._lives(self._node)
-            if not goes_on:
+            if not self._goes_on():
                 self._number = randbits(NUMBER_BITS) + 1
             return [_change(Lease(self._node, self._number, ttl)), *self._sessions.hearing(self._node, list(heard))]
 
@@ -88,6 +88,17 @@ class NatsLeases:
     def _lives(self, node: str) -> bool:
         lease = self._leases.get(node)
         return lease is not None and lease[1] > self._clock()
+
+    def _goes_on(self) -> bool:
+        """Whether the lease of this node is the one that it had before."""
+        return self._lives(self._node) and self._leases[self._node][0].number == self._number
+
+    async def _leave_behind(self, seconds: float) -> None:
+        """Records were lost, and maybe departures among them: what was registered for this node ends, unless the node registers
+        it again within `seconds`."""
+        async with self._ending:
+            await self._sessions.leave_behind(self._node, self._goes_on, seconds)
+            await self._presence.leave_behind(self._node, self._goes_on, seconds)
 
     async def _end(self, node: str) -> None:
         """The lease first: what comes after it is done by the next sweep of any node if this one dies before. Whatever the node

@@ -221,8 +221,11 @@ class NatsPresence:
         return self._roster.page(stream, after, limit)
 
     async def node_died(self, node: str, lives: Callable[[], bool]) -> None:
-        """What its sids hold ends after the presence TTL, unless it `lives` again by then."""
-        deadline = self._clock() + self._ttl
+        await self.leave_behind(node, lives)
+
+    async def leave_behind(self, node: str, lives: Callable[[], bool], grace: float = 0.0) -> None:
+        """What the sids of a node hold ends after `grace` and the presence TTL, unless the node `lives` again by then."""
+        deadline = self._clock() + grace + self._ttl
         for key, sid in sorted(self._of_node.get(node, ())):
 
             def decide(key: str = key, sid: str = sid) -> Sequence[Change]:

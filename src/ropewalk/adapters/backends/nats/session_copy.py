@@ -116,10 +116,9 @@ class SessionCopy:
 
     def takeable(self, sid: str) -> SessionRecord | None:
         record = self.records.get(self.successors.get(sid, sid))
-        if record is None or self.is_revoked(record):
+        if record is None or record.ttl <= 0 or self.is_revoked(record) or self.is_over(record):
             return None
-        alive = self._clock() < record.deadline if record.deadline is not None else record.ttl > 0
-        return record if alive else None
+        return record
 
     def is_over(self, record: SessionRecord) -> bool:
         return record.deadline is not None and record.deadline <= self._clock()

@@ -275,19 +275,23 @@ class NatsSessions:
         return [Change(key, checked=False) for key in keys if key in orders]
 
     async def node_died(self, node: str, lives: Callable[[], bool]) -> None:
-        """Its sessions are kept for their time from now on, unless it `lives` again by then."""
         for change in self.hearing(node, [order.sid for order in self.copy.untold(node)]):
             await self._table.write([change])
+        await self.leave_behind(node, lives)
+
+    async def leave_behind(self, node: str, lives: Callable[[], bool], grace: float = 0.0) -> None:
+        """The sessions of a node are kept for `grace` and their time from now on, unless the node `lives` again by then."""
         sids = sorted(self.copy.of_node.get(node, ()))
         for begin in range(0, len(sids), WRITTEN_AT_ONCE):
-            await asyncio.gather(*(self._leave_behind(sid, node, lives) for sid in sids[begin : begin + WRITTEN_AT_ONCE]))
+            batch = sids[begin : begin + WRITTEN_AT_ONCE]
+            await asyncio.gather(*(self._leave_behind(sid, node, lives, grace) for sid in batch))
 
-    async def _leave_behind(self, sid: str, node: str, lives: Callable[[], bool]) -> None:
+    async def _leave_behind(self, sid: str, node: str, lives: Callable[[], bool], grace: float) -> None:
         def decide() -> Sequence[Change]:
             record = self.copy.records.get(sid)
             if record is None or record.node != node or record.deadline is not None or lives():
                 return ()
-            return [_kept(replace(record, deadline=self._clock() + record.ttl, origin=self.copy.origin(record)))]
+            return [_kept(replace(record, deadline=self._clock() + grace + record.ttl, origin=self.copy.origin(record)))]
 
         await self._table.settle(decide)
 

@@ -148,9 +148,7 @@ class Appender:
     async def _register(self, group: list[_Append]) -> None:
         keys, arguments, streams = self._call([append.publications for append in group])
         try:
-            if self._link is None or not self._link.usable:
-                self._link = await self._shard.links.open()
-            answer = await self._shard.run(self._link, "append", keys, *arguments)
+            answer = await self._shard.run(await self._usable_link(), "append", keys, *arguments)
         except Unavailable as error:
             self._trouble = str(error)
             self._trouble_until = asyncio.get_running_loop().time() + TROUBLE_SECONDS
@@ -164,6 +162,14 @@ class Appender:
                 append.fail(PartitionChanged(*given[1:]))
             else:
                 append.finish([_receipt(*pair, epoch_of) for pair in zip(append.publications, given, strict=True)])
+
+    async def _usable_link(self) -> RedisLink:
+        if self._link is not None and not self._link.usable:
+            await self._link.close()
+            self._link = None
+        if self._link is None:
+            self._link = await self._shard.links.open()
+        return self._link
 
     def _call(self, batches: list[Sequence[Publication]]) -> tuple[list[bytes], list[Any], dict[str, int]]:
         key, keeping = self._shard.key, self._keeping

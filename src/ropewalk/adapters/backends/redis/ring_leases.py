@@ -36,6 +36,7 @@ class RedisMemberLeases:
     async def stop(self) -> None:
         if self._links is not None:
             await self._links.close()
+        await self._topology.close()
 
     async def renew(self, lease: MemberLease, lasting: float) -> SeenLeases:
         leases, record = await self._run("ring_renew", self._keys, lease.run, msgspec.json.encode(lease), round(lasting * 1000))

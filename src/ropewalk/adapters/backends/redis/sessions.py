@@ -70,9 +70,8 @@ class RedisSessions:
         return await self.expired(ABANDONED_AT_ONCE)
 
     async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
-        """Members may be in any shard, so that every shard knows the lease. Where it had ended in one of them the sum of their
-        numbers is another one. A shard that has lost something may have lost sessions and members too: its generation counts
-        as well."""
+        """Members may be in any shard, so every shard has the lease. The number of the renewal changes when the lease ended in
+        one of the shards, and when the server of one was replaced or restarted: it may have lost sessions and members."""
         home, *others = self._store.shards
         mine = (self._node, _milliseconds(ttl))
         answers = await asyncio.gather(
@@ -81,8 +80,8 @@ class RedisSessions:
         )
         self._learn_time(answers[0][2])
         taken = tuple(SessionTaken(sid, revoked == "1") for sid, revoked in map(_untold, answers[0][3:]))
-        generations = crc32(b" ".join(answer[1] for answer in answers))
-        return Renewal(sum(answer[0] for answer in answers) << 32 | generations, taken)
+        runs = crc32(b" ".join(answer[1] for answer in answers))
+        return Renewal(sum(answer[0] for answer in answers) << 32 | runs, taken)
 
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
         if not self._ahead:

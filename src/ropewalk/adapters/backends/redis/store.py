@@ -54,6 +54,7 @@ class Store:
             await appender.stop()
         for shard in self._shards:
             await shard.links.close()
+        await self.topology.close()
 
     def trouble(self) -> str:
         troubles = [shard.trouble for shard in self._shards] + [appender.trouble for appender in self.appenders]

@@ -8,7 +8,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.crc import key_slot
 
 from ropewalk.adapters.backends.redis.links import LOST, Connect, RedisLink
-from ropewalk.connections.redis import RedisAddress, connection_to, open_redis
+from ropewalk.connections.redis import RedisAddress, close_redis, connection_to, open_redis
 from ropewalk.model.errors import Unavailable
 
 REPLY_SECONDS = 2.0
@@ -40,14 +40,25 @@ class Topology:
         over. Raises `Unavailable`."""
         try:
             link = RedisLink(await self._any())
-            server = await link.ask("INFO", "server")
-            self.version = _field(server, b"redis_version")
-            self.cluster = _field(await link.ask("INFO", "cluster"), b"cluster_enabled") == "1"
-            if self.cluster:
-                self.shards = await self._fixed_shards(configuration)
+            try:
+                await self._ask(link, configuration)
+            except BaseException:
+                await link.close()
+                raise
         except (*LOST, exceptions.RedisError) as error:
             raise Unavailable(f"Redis cannot be reached: {error}") from None
         return link
+
+    async def _ask(self, link: RedisLink, configuration: str) -> None:
+        self.version = _field(await link.ask("INFO", "server"), b"redis_version")
+        self.cluster = _field(await link.ask("INFO", "cluster"), b"cluster_enabled") == "1"
+        if self.cluster:
+            self.shards = await self._fixed_shards(configuration)
+
+    async def close(self) -> None:
+        """Close what `discover` and `connect` use to find servers. It is opened again when it is needed."""
+        for seed in self._seeds:
+            await close_redis(seed)
 
     def connect(self, tag: str) -> Connect:
         async def to_shard() -> AbstractConnection:

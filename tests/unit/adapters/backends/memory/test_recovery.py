@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.property.effort import EFFORT
 
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
@@ -49,7 +48,6 @@ publications = st.builds(
 appends = st.lists(st.tuples(st.sampled_from((0.0, 1.0, 40.0)), st.lists(publications, min_size=1, max_size=5)), max_size=12)
 
 
-@EFFORT
 @given(appends, st.booleans(), st.lists(publications, min_size=1, max_size=8))
 async def test_recovered_backend_answers_like_the_original(
     story: list[tuple[float, list[Publication]]], instant: bool, sequel: list[Publication]

@@ -1,6 +1,8 @@
 -- Confirms a run of the server: whether it has everything that was registered under the run before it.
 -- Redis may come back from a crash or a failover without its newest writes. Every node says how far it saw the shard come; where
 -- one saw more than there is, or nobody can tell, a new generation begins, and with it new epochs for all streams.
+-- The counter does not cover sessions and members, so every confirmed run also ends the leases of the run before it ("l0"): nodes
+-- register again what they have, and the rest expires with the former lease.
 -- KEYS: shard.
 -- ARGV[4..]: generation, counter and run that the caller saw last; milliseconds to wait for other nodes; "1" where the server cannot
 -- have lost anything; the name of a new generation; "1" where every run is to be a new generation.
@@ -18,6 +20,7 @@ local function confirm(name)
     redis.call('HSET', shard, 'n', 0, 'b', 0, 'c', 0)
   end
   redis.call('HSET', shard, 'run', run, 'g', name, 's', number(counter), 's0', number(counter))
+  redis.call('HSET', shard, 'l0', redis.call('HGET', shard, 'l') or '0')
   redis.call('HDEL', shard, 'cand', 'until', 'max')
   return {run, name, number(counter), 0}
 end

@@ -5,24 +5,38 @@ local held, presence_deadlines, owned, owners = KEYS[13], KEYS[14], KEYS[15], KE
 
 local act = {}
 
--- node, ttl; then sids of which it has heard. Answers the number of the lease, the generation of the shard, the time,
--- and orders.
+-- The owner of what a node has, with a lease that lasts for ttl. A lease of an earlier run of the server is replaced, because the
+-- server may have lost departures. It lasts as long as the new one, so that the node can register again what it still has: the
+-- rest ends with it. Orders that the node has not received are passed on.
+local function renewed(node, ttl)
+  local lease = redis.call('HGET', lease_numbers, node)
+  local owner = lease and node .. '#' .. lease
+  local ends = lease and redis.call('ZSCORE', leases, owner)
+  local lives = ends and tonumber(ends) > now
+  if lives then redis.call('ZADD', leases, number(now + ttl), owner) end
+  if lives and tonumber(lease) > tonumber(redis.call('HGET', shard, 'l0') or 0) then return owner, lease end
+  lease = redis.call('HINCRBY', shard, 'l', 1)
+  redis.call('HSET', lease_numbers, node, lease)
+  local former = lives and owner .. '\0'
+  owner = node .. '#' .. lease
+  redis.call('ZADD', leases, number(now + ttl), owner)
+  for _, order in ipairs(former and beginning(untold, former, -1) or {}) do
+    redis.call('ZREM', untold, order)
+    redis.call('ZADD', untold, 0, owner .. string.sub(order, #former))
+  end
+  return owner, lease
+end
+
+-- node, ttl; then sids of which it has heard. Answers the number of the lease, the generation of the shard with the run of the
+-- server, the time, and orders.
 act['renew'] = function()
   local generation = confirmed(shard)
   if not generation then return UNCONFIRMED end
-  local node, ttl = ARGV[5], tonumber(ARGV[6])
-  local lease = redis.call('HGET', lease_numbers, node)
-  local ends = lease and redis.call('ZSCORE', leases, node .. '#' .. lease)
-  if not ends or tonumber(ends) <= now then
-    lease = redis.call('HINCRBY', shard, 'l', 1)
-    redis.call('HSET', lease_numbers, node, lease)
-  end
-  local owner = node .. '#' .. lease
-  redis.call('ZADD', leases, number(now + ttl), owner)
+  local owner, lease = renewed(ARGV[5], tonumber(ARGV[6]))
   for index = 7, #ARGV do
     redis.call('ZREM', untold, owner .. '\0' .. ARGV[index] .. '\0000', owner .. '\0' .. ARGV[index] .. '\0001')
   end
-  local answer = {tonumber(lease), generation, now}
+  local answer = {tonumber(lease), generation .. ' ' .. known_run, now}
   for _, member in ipairs(beginning(untold, owner .. '\0', -1)) do
     answer[#answer + 1] = string.sub(member, #owner + 2)
   end

@@ -1,4 +1,4 @@
-"""A cluster that can be hurt: an engine, nodes, a relay between each node and the engine, and a seeded plan of faults."""
+"""A cluster with fault injection: an engine, nodes, a relay between each node and the engine, and a seeded plan of faults."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from tests.scenarios.relay import Relay, relay_to
 from tests.server import Address, RunningServer
 from tests.services import RedisServer, Service, nats_cluster, nats_server, redis_server
 
-LEASE_SECONDS = 6.0  # of a node, after which the others take it for dead
+LEASE_SECONDS = 6.0  # of a node, after which the others consider it dead
 PRESENCE_SECONDS = 2.0
 
 FLAGS = (
@@ -36,7 +36,7 @@ PROMOTION = "promote the replica"
 
 class Engine(NamedTuple):
     """`services`: its processes. `flags`: of a node that reaches it by these ports. `relayed`: nodes go through relays to the
-    first service; clients of an engine that tells of its other servers would go around them. `lossy`: it may lose what it has
+    first service; clients of an engine that announces its other servers would bypass them. `lossy`: it may lose what it has
     acknowledged. `promotion`: the only fault of a pair. `entries_port`: of the Redis from which `redisx` reads."""
 
     name: str
@@ -146,7 +146,7 @@ class ClusterNode(NamedAddress):
 
 
 class Cluster(NamedTuple):
-    """Implements `cluster.Servers`."""
+    """Implements `scenario.Servers`."""
 
     engine: Engine
     nodes: Sequence[ClusterNode]
@@ -181,13 +181,13 @@ class Cluster(NamedTuple):
         if self.engine.promotion is not None and fault.kind == PROMOTION:
             await self.engine.promotion.happen(fault.seconds, [node.link for node in self.nodes if node.link is not None])
         elif fault.kind in ENGINE_FAULTS:
-            await _hurt_engine(fault, self.engine.services[fault.target])
+            await _disturb_engine(fault, self.engine.services[fault.target])
         elif fault.kind in LINK_FAULTS:
             link = self.nodes[fault.target].link
             assert link is not None
-            await _hurt_link(fault, link)
+            await _disturb_link(fault, link)
         else:
-            await _hurt_node(fault, self.nodes[fault.target])
+            await _disturb_node(fault, self.nodes[fault.target])
 
 
 @contextlib.asynccontextmanager
@@ -229,7 +229,7 @@ def _seconds(kind: str, chance: random.Random) -> float:
             return chance.random() * 2
 
 
-async def _hurt_engine(fault: Fault, service: Service) -> None:
+async def _disturb_engine(fault: Fault, service: Service) -> None:
     if fault.kind == "pause the engine":
         service.pause()
         await asyncio.sleep(fault.seconds)
@@ -240,7 +240,7 @@ async def _hurt_engine(fault: Fault, service: Service) -> None:
         await asyncio.to_thread(service.start)
 
 
-async def _hurt_link(fault: Fault, link: Relay) -> None:
+async def _disturb_link(fault: Fault, link: Relay) -> None:
     if fault.kind == "freeze a link":
         link.freeze()
         await asyncio.sleep(fault.seconds)
@@ -249,7 +249,7 @@ async def _hurt_link(fault: Fault, link: Relay) -> None:
         link.break_links()
 
 
-async def _hurt_node(fault: Fault, node: ClusterNode) -> None:
+async def _disturb_node(fault: Fault, node: ClusterNode) -> None:
     if fault.kind == "pause a node":
         node.process.process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(fault.seconds)
@@ -269,7 +269,7 @@ async def _hurt_node(fault: Fault, node: ClusterNode) -> None:
 class Promotion:
     """A master that dies while what it replicates is held up, and the replica that takes its place: it lacks a tail.
 
-    Then a new replica of the new master is begun. Nodes reach whoever is master by their relays.
+    Then a new replica of the new master is started. Nodes reach the current master through their relays.
     """
 
     def __init__(self, master: RedisServer, home: Path, replication: Relay) -> None:

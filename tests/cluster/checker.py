@@ -1,6 +1,6 @@
-"""What happened in a cluster, and what of it must not have: every publication, every message that a client got, every answer.
+"""The record of a cluster run, with publications, deliveries and answers, and the checker that finds anomalies in it.
 
-The rule: the checker knows nothing of servers and engines. It is given a record and names the anomalies in it.
+The checker knows nothing of servers and engines.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,20 +10,20 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-END = "the end"  # what is published last in every stream
+END = "the end"  # the last publication in every stream
 
 
 class Kind(Enum):
     LOST = "lost"  # acknowledged, and not in the history or not delivered
     DUPLICATE = "duplicate"  # registered at two positions, or delivered twice
     REORDERED = "reordered"  # delivered after a later one, or registered before one that was acknowledged earlier
-    SILENT_GAP = "silent gap"  # messages are missing between two that were delivered, and nobody said so
-    NEEDLESS_GAP = "needless gap"  # a gap was said although everything is kept
+    SILENT_GAP = "silent gap"  # messages are missing between two that were delivered, without a gap notice
+    NEEDLESS_GAP = "needless gap"  # a gap notice although everything is kept
     POSITION_REUSED = "position reused"  # two messages at one position
     EPOCH_CHANGED = "epoch changed"  # although the engine lost nothing
-    UNKNOWN = "unknown message"  # nobody published it, or to another stream
+    UNKNOWN = "unknown message"  # never published, or to another stream
     PRESENCE_GHOST = "presence ghost"  # a member whose session is gone
-    PRESENCE_MISSING = "presence missing"  # a member that is there, and not in the answer
+    PRESENCE_MISSING = "presence missing"  # a member whose session lives, and not in the answer
     KICKED_BACK = "kicked session back"  # one that was disconnected remotely was resumed or lives on
     TWO_LIVES = "session lives twice"  # its former connection was not ended
     NODES_DIFFER = "nodes differ"  # two nodes answer differently about the same
@@ -46,7 +46,7 @@ class Message(NamedTuple):
     name: str
 
 
-class ToldGap(NamedTuple):
+class ReportedGap(NamedTuple):
     """The stream goes on at `oldest`."""
 
     reason: str
@@ -56,7 +56,7 @@ class ToldGap(NamedTuple):
 
 @dataclass
 class Publication:
-    """`acked`: when its receipt came; `position`: what it said, None where an endpoint tells no position."""
+    """`acked`: when its receipt came; `position`: the one in the receipt, None for endpoints without positions."""
 
     name: str
     stream: str
@@ -94,10 +94,10 @@ class Life(NamedTuple):
 class Record:
     """`seen`: by client and stream, in the order in which it came. `here`: clients that are there at the end, so that they must
     have everything. `presence`: by node and stream. `members`: who must be there, by stream. `other_receipts`: with the
-    stream, for what had one already that said something else."""
+    stream, for publications whose first receipt has another position."""
 
     publications: dict[str, Publication] = field(default_factory=dict)
-    seen: dict[tuple[str, str], list[Message | ToldGap]] = field(default_factory=dict)
+    seen: dict[tuple[str, str], list[Message | ReportedGap]] = field(default_factory=dict)
     here: set[str] = field(default_factory=set)
     histories: dict[str, dict[str, StreamHistory]] = field(default_factory=dict)
     presence: dict[str, dict[str, set[str]]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Record:
 
 
 def anomalies(record: Record, lossy: bool = False) -> list[Anomaly]:
-    """`lossy`: the engine itself may have lost what it had acknowledged. Then epochs may change and gaps be said."""
+    """`lossy`: the engine may have lost acknowledged data. Then epochs may change and gaps be reported."""
     return [
         *_positions(record, lossy),
         *_epochs(record, lossy),
@@ -118,7 +118,7 @@ def anomalies(record: Record, lossy: bool = False) -> list[Anomaly]:
         *_delivered(record, lossy),
         *_same_answers(record),
         *_presence(record),
-        *([] if lossy else _kicked(record)),  # an order may be lost like anything else
+        *([] if lossy else _kicked(record)),  # a disconnect may be lost like other data
         *(Anomaly(Kind.TWO_LIVES, what) for what in record.left_open),
     ]
 
@@ -127,7 +127,7 @@ def anomalies(record: Record, lossy: bool = False) -> list[Anomaly]:
 
 
 def _evidence(record: Record) -> Iterator[tuple[str, Message]]:
-    """Everything that says which message is at which position: receipts, deliveries, histories."""
+    """All positions of messages: in receipts, deliveries and histories."""
     for publication in record.publications.values():
         if publication.position is not None:
             yield publication.stream, Message(publication.position, publication.name)
@@ -196,7 +196,7 @@ def _kept(record: Record, lossy: bool) -> Iterator[Anomaly]:
                 yield Anomaly(Kind.LOST, f"{publication.name} is not in the history of {publication.stream} at {node}")
 
 
-# --- what clients got ------------------------------------------------------------------------------------------------------
+# --- deliveries -----------------------------------------------------------------------------------------------------------
 
 
 def _delivered(record: Record, lossy: bool) -> Iterator[Anomaly]:
@@ -205,20 +205,20 @@ def _delivered(record: Record, lossy: bool) -> Iterator[Anomaly]:
         yield from _in_order(who, entries, lossy)
         if client in record.here and not has_end(entries):
             last = entries[-1] if entries else "nothing"
-            yield Anomaly(Kind.LOST, f"{who}: it never got the end, the last is {last}")
+            yield Anomaly(Kind.LOST, f"{who}: the end did not come, the last is {last}")
 
 
-def has_end(entries: Sequence[Message | ToldGap]) -> bool:
+def has_end(entries: Sequence[Message | ReportedGap]) -> bool:
     """What a publisher gave up may still be registered after the end."""
     return any(isinstance(entry, Message) and entry.name.startswith(END) for entry in entries)
 
 
-def _in_order(who: str, entries: Iterable[Message | ToldGap], lossy: bool) -> Iterator[Anomaly]:
-    """A client begins before the first message: everything up to the end must come, or the gap be said."""
+def _in_order(who: str, entries: Iterable[Message | ReportedGap], lossy: bool) -> Iterator[Anomaly]:
+    """A client begins before the first message: everything up to the end must come, or a gap notice."""
     got: set[Position] = set()
     at = Position("", 0)
     for entry in entries:
-        if isinstance(entry, ToldGap):
+        if isinstance(entry, ReportedGap):
             if not lossy:
                 yield Anomaly(Kind.NEEDLESS_GAP, f"{who}: after {at} {entry}")
             at = Position(entry.epoch, entry.oldest - 1)
@@ -235,7 +235,7 @@ def _in_order(who: str, entries: Iterable[Message | ToldGap], lossy: bool) -> It
         at = max(at, position) if position.epoch == at.epoch else position
 
 
-# --- what nodes answer -----------------------------------------------------------------------------------------------------
+# --- answers of nodes ------------------------------------------------------------------------------------------------------
 
 
 def _same_answers(record: Record) -> Iterator[Anomaly]:
@@ -259,7 +259,7 @@ def _presence(record: Record) -> Iterator[Anomaly]:
 
 
 def _kicked(record: Record) -> Iterator[Anomaly]:
-    """What began before the order was sent is over: no resume that is asked for after it was acknowledged may succeed."""
+    """A session that began before the disconnect was sent cannot be resumed after it was acknowledged."""
     for kick in record.kicks:
         for life in record.lives:
             if life.ids != kick.ids:

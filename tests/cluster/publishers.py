@@ -1,4 +1,4 @@
-"""Those who write to a cluster while it suffers: publishers over HTTP and Redis Streams, and one who disconnects users."""
+"""Publishers over HTTP and Redis Streams during the faults of the scenario, and remote disconnects of users."""
 
 import asyncio
 import contextlib
@@ -15,18 +15,22 @@ import redis.exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from tests.cluster.cluster_checker import END, Kick, Message, Position, Publication, Record
+from tests.cluster.checker import END, Kick, Message, Position, Publication, Record
 from tests.server import Address
 
-# Any name is legal: with what is special in subjects of NATS, in keys and hash tags of Redis, and in URLs.
+# Any name is legal. These have the special characters of NATS subjects, Redis keys and hash tags, and URLs.
 STREAMS = ("plain", "with space", "dots.and.*.>", "{braces}:colon", "ünï/cødé/🜁", "per%cent?&#", "a:b", "a", "x" * 200)
 
 REQUEST_SECONDS = 4.0  # after which a publisher asks another node
+SETTLE_SECONDS = 90.0
+"""Deadline after the last fault: for clients to receive everything, and for members that are gone to leave. It matters only
+where a run fails."""
+
 ENTRIES = "__anycable__"  # the key from which `redisx` reads
 
 
 class World:
-    """What all of them share. `calm`: no more faults and no more publications; `over`: everything was checked."""
+    """What all of them share. `calm`: no more faults and no more publications. `over`: everything was checked."""
 
     def __init__(self, nodes: Sequence[Address], clients: int) -> None:
         self.nodes = nodes
@@ -46,7 +50,7 @@ class Writer(Protocol):
 
 
 class ClusterPublisher:
-    """Publishes at any node. With a uid it asks again, here and there, until it is told the position; without, never."""
+    """Publishes at any node. With a uid it repeats a request at other nodes until it has the position; without, never."""
 
     def __init__(self, name: str, world: World, chance: random.Random, pause: float) -> None:
         self._name = name
@@ -119,7 +123,7 @@ def _as_sent(publication: Publication, filler: str, with_uid: bool) -> dict[str,
 
 
 class EntryPublisher:
-    """Adds entries for the broadcaster `redisx`. What Redis has taken is acknowledged, and no position is told."""
+    """Adds entries for the broadcaster `redisx`. An entry counts as acknowledged once Redis has it. There is no position."""
 
     def __init__(self, name: str, world: World, port: int, chance: random.Random, pause: float) -> None:
         self._name = name
@@ -151,7 +155,7 @@ class EntryPublisher:
         return True
 
     async def taken(self, seconds: float) -> None:
-        """Until no entry waits; whatever is left then is missing in the histories."""
+        """Wait until no entry is left. Entries that are left after `seconds` will be missing in the histories."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while await self._redis.xlen(ENTRIES):
@@ -166,7 +170,7 @@ async def _http() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 class Kicker:
-    """Disconnects users remotely, by whichever node."""
+    """Disconnects users remotely, at any node."""
 
     def __init__(self, world: World, ids: Sequence[str], chance: random.Random, pause: float) -> None:
         self._world = world

@@ -1,10 +1,8 @@
-"""The checker of the cluster scenario can fail: each anomaly is found in a record that has it, and in no other."""
+"""The checker of the cluster scenario finds each anomaly in a record that has it, and none in a healthy record."""
 
 from collections.abc import Callable
 
-import pytest
-
-from tests.cluster.cluster_checker import (
+from tests.cluster.checker import (
     END,
     Kick,
     Kind,
@@ -13,8 +11,8 @@ from tests.cluster.cluster_checker import (
     Position,
     Publication,
     Record,
+    ReportedGap,
     StreamHistory,
-    ToldGap,
     anomalies,
 )
 
@@ -26,7 +24,7 @@ def message(offset: int, name: str = "", epoch: str = "e") -> Message:
 
 
 def healthy() -> Record:
-    """Four publications to one stream, two clients, two nodes; one client was kicked and came back as somebody new."""
+    """Four publications to one stream, two clients, two nodes; one client was disconnected remotely and has a new session."""
     record = Record()
     for number, name in enumerate(NAMES, start=1):
         record.publications[name] = Publication(name, "chat", number, number + 0.5, Position("e", number))
@@ -72,14 +70,14 @@ def delivered_twice(record: Record) -> None:
 
 
 def delivered_late(record: Record) -> None:
-    record.seen["bo", "chat"][1:3] = [ToldGap("trimmed", "e", 3), message(3), message(2)]
+    record.seen["bo", "chat"][1:3] = [ReportedGap("trimmed", "e", 3), message(3), message(2)]
 
 
 def registered_out_of_order(record: Record) -> None:
     record.publications["a"].sent = 2.7  # "b" had been acknowledged at 2.5
 
 
-def gap_not_said(record: Record) -> None:
+def gap_not_reported(record: Record) -> None:
     del record.seen["bo", "chat"][1]
 
 
@@ -87,8 +85,8 @@ def beginning_not_delivered(record: Record) -> None:
     del record.seen["bo", "chat"][0]
 
 
-def gap_said_without_need(record: Record) -> None:
-    record.seen["bo", "chat"].insert(2, ToldGap("trimmed", "e", 3))
+def gap_reported_without_need(record: Record) -> None:
+    record.seen["bo", "chat"].insert(2, ReportedGap("trimmed", "e", 3))
 
 
 def position_given_twice(record: Record) -> None:
@@ -111,7 +109,7 @@ def member_that_left(record: Record) -> None:
     record.members["chat"].discard("bo")
 
 
-def member_not_told(record: Record) -> None:
+def member_not_listed(record: Record) -> None:
     record.members["chat"].add("cy")
 
 
@@ -143,15 +141,15 @@ CASES: list[tuple[Kind, Callable[[Record], None]]] = [
     (Kind.DUPLICATE, delivered_twice),
     (Kind.REORDERED, delivered_late),
     (Kind.REORDERED, registered_out_of_order),
-    (Kind.SILENT_GAP, gap_not_said),
+    (Kind.SILENT_GAP, gap_not_reported),
     (Kind.SILENT_GAP, beginning_not_delivered),
-    (Kind.NEEDLESS_GAP, gap_said_without_need),
+    (Kind.NEEDLESS_GAP, gap_reported_without_need),
     (Kind.POSITION_REUSED, position_given_twice),
     (Kind.EPOCH_CHANGED, epoch_not_kept),
     (Kind.UNKNOWN, never_published),
     (Kind.UNKNOWN, of_another_stream),
     (Kind.PRESENCE_GHOST, member_that_left),
-    (Kind.PRESENCE_MISSING, member_not_told),
+    (Kind.PRESENCE_MISSING, member_not_listed),
     (Kind.KICKED_BACK, kicked_session_resumed),
     (Kind.KICKED_BACK, kicked_session_lives_on),
     (Kind.TWO_LIVES, former_connection_open),
@@ -164,43 +162,42 @@ def kinds(record: Record, lossy: bool = False) -> set[Kind]:
     return {found.kind for found in anomalies(record, lossy)}
 
 
-def test_a_healthy_record_has_no_anomaly() -> None:
+def test_healthy_record_has_no_anomaly() -> None:
     assert anomalies(healthy()) == []
 
 
-@pytest.mark.parametrize(("kind", "harm"), CASES, ids=[harm.__name__ for _, harm in CASES])
-def test_each_anomaly_is_found(kind: Kind, harm: Callable[[Record], None]) -> None:
-    record = healthy()
-    harm(record)
-
-    assert kind in kinds(record)
-
-
-def test_every_kind_of_anomaly_has_a_case() -> None:
+def test_each_kind_of_anomaly_is_found() -> None:
+    missed = []
+    for kind, harm in CASES:
+        record = healthy()
+        harm(record)
+        if kind not in kinds(record):
+            missed.append((kind, harm.__name__))
+    assert missed == []
     assert {kind for kind, _ in CASES} == set(Kind)
 
 
-def test_a_kick_that_is_not_acknowledged_yet_forbids_nothing() -> None:
+def test_session_may_resume_before_a_disconnect_is_acknowledged() -> None:
     record = healthy()
     record.lives[1] = Life("bo", 5.5, 5.6, 1.1, True)
 
     assert anomalies(record) == []
 
 
-def changed_epoch(told: bool) -> Record:
+def changed_epoch(reported: bool) -> Record:
     """The engine lost what followed "a": the stream goes on in another epoch, in which the lost ones were published again."""
     record = healthy()
     former = [message(1, "a", "former"), message(2, "b", "former")]
     record.publications["a"].position, record.publications["b"].position = (each.position for each in former)
     record.publications["c"].position, record.publications[END].position = Position("e", 1), Position("e", 2)
-    gap = [ToldGap("epoch_changed", "e", 1)] if told else []
+    gap = [ReportedGap("epoch_changed", "e", 1)] if reported else []
     for client in ("bo", "al"):
         record.seen[client, "chat"] = [*former, *gap, message(1, "c"), message(2, END)]
     with_history(record, message(1, "c"), message(2, END))
     return record
 
 
-def test_what_gets_another_receipt_is_registered_twice_unless_the_engine_lost_the_first() -> None:
+def test_second_receipt_at_another_position_is_a_duplicate_unless_the_engine_lost_the_first() -> None:
     record = healthy()
     record.other_receipts.append(("chat", message(9, "a")))
     assert kinds(record) == kinds(record, lossy=True) == {Kind.DUPLICATE}
@@ -209,15 +206,15 @@ def test_what_gets_another_receipt_is_registered_twice_unless_the_engine_lost_th
     assert Kind.DUPLICATE in kinds(record)
 
 
-def test_an_engine_that_may_lose_a_tail_may_change_the_epoch_but_says_so() -> None:
-    assert anomalies(changed_epoch(told=True), lossy=True) == []
-    assert kinds(changed_epoch(told=False), lossy=True) == {Kind.SILENT_GAP}
-    assert Kind.EPOCH_CHANGED in kinds(changed_epoch(told=True))
-    assert Kind.LOST in kinds(changed_epoch(told=True))
+def test_lossy_engine_may_change_the_epoch_only_with_a_gap_notice() -> None:
+    assert anomalies(changed_epoch(reported=True), lossy=True) == []
+    assert kinds(changed_epoch(reported=False), lossy=True) == {Kind.SILENT_GAP}
+    assert Kind.EPOCH_CHANGED in kinds(changed_epoch(reported=True))
+    assert Kind.LOST in kinds(changed_epoch(reported=True))
 
 
-def test_an_engine_that_may_lose_a_tail_still_keeps_what_it_acknowledged_in_the_last_epoch() -> None:
-    record = changed_epoch(told=True)
+def test_lossy_engine_keeps_what_it_acknowledged_in_the_last_epoch() -> None:
+    record = changed_epoch(reported=True)
     with_history(record, message(2, END))
 
     assert kinds(record, lossy=True) == {Kind.LOST}

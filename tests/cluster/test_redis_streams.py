@@ -23,13 +23,14 @@ JWT_SECRET = "for tokens, thirty-two bytes long"
 DEAD_MILLISECONDS = 60_000
 FLOOD = 3000
 SLOTS = 16384
+WITHIN = 60.0
 
 
 def client(store: RedisServer) -> Any:
     return redis.Redis(port=store.port)
 
 
-async def test_nodes_that_share_a_broker_register_each_entry_once_while_some_of_them_are_killed() -> None:
+async def test_nodes_register_each_entry_once_while_some_of_them_are_killed() -> None:
     with redis_server() as store, contextlib.ExitStack() as nodes:
         at = client(store)
 
@@ -71,7 +72,7 @@ async def test_nodes_that_share_a_broker_register_each_entry_once_while_some_of_
     assert numbers(messages) == numbers(live)
 
 
-async def test_streams_channels_and_orders_reach_clients_of_every_node_once() -> None:
+async def test_entries_channel_messages_and_disconnects_reach_clients_of_every_node_once() -> None:
     with redis_server() as store:
         at = client(store)
         flags = ("--jwt_secret", JWT_SECRET, "--public_streams", "--presets=broker", "--redis_url", store.url)
@@ -82,7 +83,7 @@ async def test_streams_channels_and_orders_reach_clients_of_every_node_once() ->
             async with cable(one, params=token) as near, cable(other, params=token) as far:
                 for reader in (near, far):
                     await reader.subscribe("news", history={"since": 1})
-                at.publish(KEY, publication(0))  # both nodes hear it, and neither registers it
+                at.publish(KEY, publication(0))  # both nodes deliver it, and neither registers it
                 for reader in (near, far):
                     assert await reader.messages(1) == [{"n": 0}]
                 at.xadd(KEY, {"payload": publication(1)})  # one node reads it, and both deliver it
@@ -94,7 +95,7 @@ async def test_streams_channels_and_orders_reach_clients_of_every_node_once() ->
                     await reader.expect("disconnect", reason="remote")
 
 
-async def test_broker_and_broadcaster_come_back_together_after_redis_was_killed() -> None:
+async def test_broker_and_broadcaster_recover_together_after_redis_was_killed() -> None:
     with redis_server() as store:
         at = client(store)
         flags = ("--public", "--presets=broker", "--redis_url", store.url, "--history_limit=100000")
@@ -120,7 +121,7 @@ async def test_broker_and_broadcaster_come_back_together_after_redis_was_killed(
 
 @contextlib.contextmanager
 def two_masters() -> Iterator[list[RedisServer]]:
-    """A Redis Cluster, of which the second one has the stream."""
+    """A Redis Cluster. The second server has the stream."""
     with contextlib.ExitStack() as stack:
         servers = []
         for _ in range(2):
@@ -136,24 +137,24 @@ def two_masters() -> Iterator[list[RedisServer]]:
         other.execute_command("CLUSTER ADDSLOTS", slot)
         other.execute_command("CLUSTER SET-CONFIG-EPOCH", 2)
         one.execute_command("CLUSTER MEET", "127.0.0.1", servers[1].port)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + WITHIN
         while not all(server.execute_command("CLUSTER INFO")["cluster_state"] == "ok" for server in (one, other)):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         yield servers
 
 
-async def test_the_stream_is_found_in_a_redis_cluster_and_found_again() -> None:
+async def test_stream_is_found_in_a_redis_cluster_and_again_after_its_server_restarted() -> None:
     with two_masters() as (one, other):
         at = client(other)
-        gone = f"redis://127.0.0.1:{free_port()}"  # of all that it is told, one is not there
+        gone = f"redis://127.0.0.1:{free_port()}"  # no server listens there
         flags = ("--public", "--broadcaster=redisx,redis", "--redis_url", f"{gone},{one.url}")
         with running_server(*flags) as server:
             await healthy(server)
             async with cable(server) as reader:
                 await reader.subscribe("news", history={"since": 1})
                 at.xadd(KEY, {"payload": publication(0)})
-                at.publish(KEY, publication(1))  # at another server than the one that is listened to
+                at.publish(KEY, publication(1))  # at another server than the one with the subscription
                 assert sorted(message["n"] for message in await reader.messages(2)) == [0, 1]
                 other.kill()
                 other.start()

@@ -1,6 +1,6 @@
-"""Clients and publishers over TCP that use a cluster while it suffers, as those over WebSocket and HTTP do.
+"""Clients and publishers over TCP during the faults of the scenario.
 
-They have no session to resume: they come back by position. Nothing is judged here: that is the checker's work.
+They have no session to resume: they continue by position. They only record; the checker judges.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
 from ropewalk.protocol.broky.tables import encode
 from tests.broky_client import BrokyLink, Cut, positions
 from tests.clients.credentials import token
-from tests.cluster.cluster_checker import Life, Message, Position, Publication, ToldGap, has_end
-from tests.cluster.cluster_publishers import REQUEST_SECONDS, STREAMS, World
+from tests.cluster.checker import Life, Message, Position, Publication, ReportedGap, has_end
+from tests.cluster.publishers import REQUEST_SECONDS, STREAMS, World
 from tests.server import Address
 
 SILENCE_SECONDS = 4.0  # without an answer to a ping, after which a node is left
@@ -77,32 +77,35 @@ class RoamingBrokyClient:
             self._world.record.lives[life] = self._world.record.lives[life]._replace(ended=time.monotonic())
 
     async def _connect(self, node: Address) -> BrokyLink | None:
+        link: BrokyLink | None = None
         with contextlib.suppress(*GONE):
             async with asyncio.timeout(CONNECT_SECONDS):
                 link = await BrokyLink.open(node)
                 link.write(self._hello)
                 if isinstance((await link.next()), Welcome):
                     return link
+        if link is not None:
+            link.cut()
         self._world.counts["connects over TCP failed"] += 1
         return None
 
     async def _visit(self, link: BrokyLink) -> None:
-        """Until it is time to go. Now and then that is in the middle of a frame."""
+        """Stay for a random time, which may end in the middle of a frame."""
         self._asked, self._pinged, self._answered = [], 0, 0
         for stream in self._positions:
             self._ask(link, stream)
-        heard = time.monotonic()
-        until = heard + self._chance.choice((0.1, 0.3, 1.0, 3.0, 6.0))
+        received_at = time.monotonic()
+        until = received_at + self._chance.choice((0.1, 0.3, 1.0, 3.0, 6.0))
         while not self._world.over.is_set() and (time.monotonic() < until or self._world.calm.is_set()):
             try:
                 bodies = await link.some(self._chance.choice((10_000, 10_000, 37)), PING_SECONDS)
             except TimeoutError:
-                if time.monotonic() - heard > SILENCE_SECONDS:
+                if time.monotonic() - received_at > SILENCE_SECONDS:
                     raise
                 self._pinged += 1
                 link.write(encode(Ping(self._pinged)))
                 continue
-            heard = time.monotonic()
+            received_at = time.monotonic()
             for body in bodies:
                 await self._take(link, body)
 
@@ -110,7 +113,7 @@ class RoamingBrokyClient:
         at = self._positions[stream]
         self._asked.append(stream)
         ref, key = len(self._asked), stream.encode()
-        if at is None:
+        if at is None or not at.epoch:  # an empty epoch in a Gap: the stream had no message in its new epoch
             link.write(encode(Subscribe(ref, key, history=True)))
         else:
             link.write(encode(Subscribe(ref, key, epoch=at.epoch.encode(), offset=at.offset)))
@@ -120,7 +123,7 @@ class RoamingBrokyClient:
             case Run() as run:
                 self._run(run)
             case Gap(key, reason, epoch, _, last):
-                self._told(key.decode(), reason, Position(epoch.decode(), last))
+                self._note_gap(key.decode(), reason, Position(epoch.decode(), last))
             case Refused(ref):  # the engine is down
                 self._world.counts["subscriptions over TCP refused"] += 1
                 await asyncio.sleep(0.3)
@@ -142,14 +145,14 @@ class RoamingBrokyClient:
             self._positions[stream] = position
             self._world.counts["deliveries over TCP"] += 1
 
-    def _told(self, stream: str, reason: Reason, upto: Position) -> None:
-        self._world.record.seen[self.name, stream].append(ToldGap(reason.name.lower(), upto.epoch, upto.offset + 1))
+    def _note_gap(self, stream: str, reason: Reason, upto: Position) -> None:
+        self._world.record.seen[self.name, stream].append(ReportedGap(reason.name.lower(), upto.epoch, upto.offset + 1))
         self._positions[stream] = upto
-        self._world.counts[f"gaps told over TCP: {reason.name.lower()}"] += 1
+        self._world.counts[f"gaps over TCP: {reason.name.lower()}"] += 1
 
 
 class BrokyClusterPublisher:
-    """Pushes runs at any node. With uids it pushes again, here and there, until it is told the positions; without, never."""
+    """Pushes runs at any node. With uids it repeats a push at other nodes until it has the positions; without, never."""
 
     def __init__(self, name: str, world: World, chance: random.Random, pause: float) -> None:
         self._name = name
@@ -204,7 +207,7 @@ class BrokyClusterPublisher:
             await asyncio.sleep(0.1 + self._chance.random() * 0.4)
 
     async def _send(self, runs: Sequence[Run]) -> dict[int, tuple[bytes, int]]:
-        """What was answered with a position, by ref. The others may have been registered, or not."""
+        """The positions of acknowledged runs, by ref. The others may have been registered, or not."""
         answers: dict[int, tuple[bytes, int]] = {}
         refused = 0
         try:
@@ -220,7 +223,7 @@ class BrokyClusterPublisher:
                         case Error(reason=Reason.DRAINING | Reason.UNAVAILABLE):
                             raise Cut
                         case other:
-                            raise AssertionError(f"no answer to a push: {other}")
+                            raise AssertionError(f"not an answer to a push: {other}")
         except GONE:
             self._leave()
         return answers

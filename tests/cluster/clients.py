@@ -1,6 +1,6 @@
-"""Clients that use a cluster while it suffers, and roam from node to node.
+"""WebSocket clients that move from node to node during the faults of the scenario.
 
-They write down what they did and what came. Nothing is judged here: that is the checker's work.
+They only record; the checker judges.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ import time
 
 import aiohttp
 
-from tests.cable import TIMEOUT, Cable, Closed, Frame, identifier, kind
+from tests.cable import Cable, Closed, Frame, identifier, kind
 from tests.clients.credentials import token
-from tests.cluster.cluster_checker import Life, Message, Position, ToldGap, has_end
-from tests.cluster.cluster_publishers import STREAMS, World
+from tests.cluster.checker import Life, Message, Position, ReportedGap, has_end
+from tests.cluster.publishers import SETTLE_SECONDS, STREAMS, World
 from tests.server import Address
 
 SILENCE_SECONDS = 4.0  # pings come every second: a node from which nothing comes is left
@@ -53,7 +53,7 @@ class RoamingClient:
     async def run(self) -> None:
         try:
             await self._roam()
-            await self._look_back()
+            await self._await_former_links()
         finally:
             for connection in self._open:
                 await connection.cut()
@@ -92,7 +92,7 @@ class RoamingClient:
             self._still_open = None
             if welcome.get("restored"):
                 self._superseded.append((self._sid, former))
-            else:  # nobody took over: it may live on
+            else:  # the session was not resumed, so its former link may stay open
                 await self._cut(former)
         self._home = self._node
         return connection
@@ -159,7 +159,7 @@ class RoamingClient:
             case "message":
                 self._message(frame)
             case "reject_history" if "streams" in frame:
-                self._told(frame)
+                self._note_gaps(frame)
             case "reject_history":  # the engine is down
                 await asyncio.sleep(0.3)
                 await self._ask(connection, json.loads(frame["identifier"])["stream_name"], "history")
@@ -176,14 +176,14 @@ class RoamingClient:
         self.positions[stream] = position
         self._world.counts["deliveries"] += 1
 
-    def _told(self, frame: Frame) -> None:
+    def _note_gaps(self, frame: Frame) -> None:
         for stream, gap in frame["streams"].items():
-            self._world.record.seen[self.name, stream].append(ToldGap(gap["reason"], gap["epoch"], gap["oldest"]))
+            self._world.record.seen[self.name, stream].append(ReportedGap(gap["reason"], gap["epoch"], gap["oldest"]))
             self.positions[stream] = Position(gap["epoch"], gap["oldest"] - 1)
-            self._world.counts[f"gaps told: {gap['reason']}"] += 1
+            self._world.counts[f"gaps: {gap['reason']}"] += 1
 
     async def _presence(self, connection: Cable, message: Frame) -> None:
-        """A join has no answer: who is not in the list joins again, and who gets no list (the engine is down) asks again."""
+        """A join has no answer. A client that is not in the list joins again, and asks again if the engine is down."""
         if message["type"] not in ("info", "error") or self.name in (each["id"] for each in message.get("records", ())):
             return
         self._world.counts["joined again"] += 1
@@ -195,12 +195,12 @@ class RoamingClient:
         self._open.remove(connection)
         await connection.cut()
 
-    async def _look_back(self) -> None:
-        """Links that it left open are ended by the server, once their session is resumed elsewhere."""
+    async def _await_former_links(self) -> None:
+        """The server closes former links once their session was resumed elsewhere."""
         await self._world.calm.wait()
         for sid, connection in self._superseded:
             try:
-                async with asyncio.timeout(TIMEOUT):
+                async with asyncio.timeout(SETTLE_SECONDS):
                     await connection.closed()
                 self._world.counts["former links ended"] += 1
             except TimeoutError:

@@ -29,7 +29,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[RedisServer | NatsServer]:
 
 @pytest.fixture
 def cluster(store: RedisServer | NatsServer) -> tuple[str, ...]:
-    """The flags by which a node is one of the cluster."""
+    """The flags of a node of the cluster."""
     if isinstance(store, RedisServer):
         return ("--public", "--broker", "redis", "--redis_url", store.url)
     return ("--public", "--broker", "nats", "--nats_servers", store.url, "--nats_shards", "2")
@@ -63,15 +63,15 @@ def register(server: RunningServer, first: int, last: int) -> list[Place]:
     """Publications to three streams, one request each."""
     places = []
     for number in range(first, last + 1):
-        status, said = ask(server, "/api/publish", {"stream": f"s{number % 3}", "data": str(number), "uid": f"u{number}"})
-        assert status == 201, said
-        [position] = said["publications"]
+        status, answer = ask(server, "/api/publish", {"stream": f"s{number % 3}", "data": str(number), "uid": f"u{number}"})
+        assert status == 201, answer
+        [position] = answer["publications"]
         places.append((position["stream"], position["epoch"], position["offset"]))
     return places
 
 
 def recorded(server: RunningServer) -> Counter[Place]:
-    """What the journal of a node has, and how often."""
+    """The publications in the journal of a node, with their number of rows."""
     found: Counter[Place] = Counter()
     for span in ask(server, "/journal")[1]["spans"]:
         if span["first"] == span["end"]:
@@ -82,9 +82,7 @@ def recorded(server: RunningServer) -> Counter[Place]:
     return found
 
 
-def test_a_node_that_dies_goes_on_recording_without_a_hole_once_it_is_started_again(
-    cluster: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_recorder_that_was_killed_and_restarted_records_without_a_gap(cluster: tuple[str, ...], tmp_path: Path) -> None:
     records = ("--data_dir", str(tmp_path))
     with running_server(*cluster) as other:
         with running_server(*cluster, *records) as recorder:
@@ -100,7 +98,7 @@ def test_a_node_that_dies_goes_on_recording_without_a_hole_once_it_is_started_ag
         recording(other)
 
 
-def test_a_second_node_with_a_data_directory_waits_and_says_so_until_the_first_is_gone(
+def test_second_node_with_a_data_directory_is_unhealthy_until_the_first_is_gone(
     cluster: tuple[str, ...], tmp_path: Path
 ) -> None:
     with running_server(*cluster, "--data_dir", str(tmp_path / "one")) as first:
@@ -118,7 +116,7 @@ def test_a_second_node_with_a_data_directory_waits_and_says_so_until_the_first_i
             assert recorded(second) == Counter(after)
 
 
-def test_a_node_whose_store_is_down_ends_in_order_and_seals_its_journal(
+def test_node_whose_store_is_down_stops_cleanly_and_seals_its_journal(
     cluster: tuple[str, ...], store: RedisServer | NatsServer, tmp_path: Path
 ) -> None:
     with running_server(*cluster, "--data_dir", str(tmp_path)) as server:
