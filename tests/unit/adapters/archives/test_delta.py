@@ -46,7 +46,7 @@ class FakeJournal:
         if first < self.kept:
             raise BadRequest("gone")
         whole = pa.BufferOutputStream()
-        piece = self._rows.slice(first - first % 10, 25)  # whole batches: it may begin earlier, and ends where it wants
+        piece = self._rows.slice(first - first % 10, 25)  # whole batches: it may begin earlier and end later
         with pa.ipc.new_stream(whole, piece.schema) as stream:
             stream.write_table(piece)
         yield whole.getvalue().to_pybytes()
@@ -138,7 +138,7 @@ async def test_new_files_are_found_after_the_refresh_interval(scribe: Scribe) ->
 
 
 async def test_compaction_and_vacuum_change_no_result(scribe: Scribe) -> None:
-    archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), refresh=3600.0)  # it must notice by the missing files
+    archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), refresh=3600.0)  # a missing file forces a refresh
     for first in range(1, 101, 10):
         scribe.archive([*run("a", first, first + 9), *run("b", first, first + 9)])
     before = await archive.read("a", "a", "e", 1, 100, FOREVER)

@@ -129,7 +129,7 @@ async def test_connections_of_other_processes_count_for_the_limits() -> None:
     open_now.websockets = open_now.http = 0
     assert not admission.client_may_enter()
     assert not admission.http_may_enter()
-    assert admission.connections() == 0  # descriptors are of this process
+    assert admission.connections() == 0  # descriptors are counted per process
 
 
 async def test_connections_of_other_processes_do_not_matter_without_limits() -> None:

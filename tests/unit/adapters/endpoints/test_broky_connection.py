@@ -157,7 +157,7 @@ async def test_session_receives_no_more_frames_than_its_inbox_holds() -> None:
 
 # --- Turns -----------------------------------------------------------------------------------------------------------
 
-STEPS = 50  # looks at the clock after which a turn is over
+STEPS = 50  # reads of the clock in one turn
 A_STEP = A_TURN / (STEPS - 0.5)
 PUSHES = 500
 PAYLOADS = [b"%d" % number for number in range(PUSHES)]
@@ -186,8 +186,8 @@ async def test_busy_producers_take_turns_and_keep_their_order() -> None:
         connection.data_received(pushes(b"k", [b"%d" % (number * 1000 + each) for each in range(PUSHES)]))
     wires = [wire for wire, _ in producers]
     assert not any(wire.reads for wire in wires)
-    assert 0 < len(registered) <= STEPS  # all of them together: the second found no time left
-    assert max(await in_turns(wires, lambda: len(registered))) <= STEPS  # one of them
+    assert 0 < len(registered) <= STEPS  # of all producers: the second had no time left
+    assert max(await in_turns(wires, lambda: len(registered))) <= STEPS  # of one producer
     for number in range(3):
         own = [int(payload) for payload in registered if int(payload) // 1000 == number]
         assert own == list(range(number * 1000, number * 1000 + PUSHES))

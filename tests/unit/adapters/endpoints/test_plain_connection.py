@@ -517,6 +517,8 @@ async def test_paused_connection_leaves_requests_to_aiohttp(how: How) -> None:
         connection.pause_writing()
         await link.send(request())
         await until(lambda: port.seen_by_aiohttp == 1)
+        for _ in range(10):
+            await asyncio.sleep(0)
         assert len(port.store.registered) == 1
         connection.resume_writing()
         assert (await link.response())[0] == 201
@@ -639,6 +641,18 @@ async def test_idle_connection_is_closed_and_counted(how: How, subtests: pytest.
                 loop_clock.advance(idle_timeout + 0.1)
                 assert await link.to_the_end() == b""
                 assert port.stats.refusals == {"idle": 1}
+
+
+@pytest.mark.parametrize("how", How)
+async def test_idle_timeout_starts_again_with_every_request(how: How, loop_clock: ManualClock) -> None:
+    async with listening(how, idle_timeout=60.0) as port, port.connection() as link:
+        for _ in range(5):
+            await link.send(request())
+            assert (await link.response())[0] == 201
+            loop_clock.advance(40.0)
+        loop_clock.advance(21.0)
+        assert await link.to_the_end() == b""
+        assert port.stats.refusals == {"idle": 1}
 
 
 @pytest.mark.parametrize("how", How)

@@ -14,7 +14,7 @@ GET = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 UPGRADE = b"GET /cable HTTP/1.1\r\nhost: x\r\nUpgrade: WebSocket\r\n\r\n"
 YES, NO, UNDECIDED = Match.YES, Match.NO, Match.UNDECIDED
 
-FIRST_BYTES = {  # whether they are TLS, a WebSocket, HTTP
+FIRST_BYTES = {  # matches of TLS, WebSocket and HTTP
     b"": (NO, UNDECIDED, UNDECIDED),
     b"O": (NO, UNDECIDED, UNDECIDED),
     b"OTHER": (NO, UNDECIDED, UNDECIDED),

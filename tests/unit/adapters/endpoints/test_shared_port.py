@@ -69,7 +69,7 @@ def arrive(port: SharedPort, *pieces: bytes) -> Wire:
 async def test_protocol_receives_its_connection_with_the_bytes_read_before(port: SharedPort, other: Other) -> None:
     wire = arrive(port, b"OT", b"HER and")
     assert other.entered[0] == (wire, b"OTHER and")
-    assert port.admission.connections() == 0  # it is its protocol's to count
+    assert port.admission.connections() == 0  # its protocol counts it
 
 
 async def test_connection_is_decided_by_the_bytes_after_a_common_prefix(port: SharedPort, other: Other) -> None:

@@ -57,13 +57,17 @@ def fill(writes: SocketWrites) -> int:
             return taken
 
 
-async def order_is_kept() -> None:
+Run = Callable[[Coroutine[Any, Any, None]], None]
+on_both_loops = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+
+
+async def write_through_both() -> None:
     async with pair() as there:
         there.transport.write(b"first")
         taken = fill(there.writes)
         assert there.peer.paused == []
         there.transport.write(b"last")
-        assert there.peer.paused == [True]  # at once, however little it is
+        assert there.peer.paused == [True]  # at once, also for a small write
         assert await there.reader.readexactly(5 + taken + 4) == b"first" + bytes(taken) + b"last"
         while there.peer.paused[-1]:
             await asyncio.sleep(0)
@@ -71,7 +75,12 @@ async def order_is_kept() -> None:
         assert await there.reader.readexactly(4) == b"more"
 
 
-async def writes_are_kept_back_again() -> None:
+@on_both_loops
+def test_direct_writes_do_not_overtake_buffered_ones(run: Run) -> None:
+    run(write_through_both())
+
+
+async def write_after_end() -> None:
     async with pair() as there:
         there.writes.end()
         fill(there.writes)
@@ -79,7 +88,12 @@ async def writes_are_kept_back_again() -> None:
         assert there.peer.paused == []
 
 
-async def a_socket_ends_with_its_transport() -> None:
+@on_both_loops
+def test_small_writes_are_buffered_again_after_direct_writes_end(run: Run) -> None:
+    run(write_after_end())
+
+
+async def write_after_abort() -> None:
     async with pair() as there:
         there.transport.abort()
         while there.sock.fileno() >= 0:
@@ -88,9 +102,6 @@ async def a_socket_ends_with_its_transport() -> None:
             there.writes.send(b"more")
 
 
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-@pytest.mark.parametrize("story", [order_is_kept, writes_are_kept_back_again, a_socket_ends_with_its_transport])
-def test_direct_socket_writes(
-    run: Callable[[Coroutine[Any, Any, None]], None], story: Callable[[], Coroutine[Any, Any, None]]
-) -> None:
-    run(story())
+@on_both_loops
+def test_direct_write_after_the_transport_is_closed_fails(run: Run) -> None:
+    run(write_after_abort())

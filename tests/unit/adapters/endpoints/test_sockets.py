@@ -9,11 +9,12 @@ import pytest
 
 from ropewalk.adapters.endpoints.sockets import bound_sockets, inherited_sockets, reserved_sockets
 from ropewalk.model.errors import UserMistake
+from tests.services import free_port
 
 
 def test_port_in_use_is_refused_unless_both_share_it() -> None:
-    [first] = bound_sockets("127.0.0.1", 0, reuse_port=False)
-    port = first.sock.getsockname()[1]
+    port = free_port()
+    [first] = bound_sockets("127.0.0.1", port, reuse_port=False)
     for reuse_port in (False, True):
         with pytest.raises(UserMistake, match=f"127.0.0.1:{port}"):
             bound_sockets("127.0.0.1", port, reuse_port)
@@ -40,8 +41,8 @@ def test_reserved_port_can_be_bound_by_processes_that_share_it() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes share one socket")
 def test_port_can_be_reserved_once() -> None:
-    [kept] = reserved_sockets("127.0.0.1", 0)
-    port = kept.sock.getsockname()[1]
+    port = free_port()
+    [kept] = reserved_sockets("127.0.0.1", port)
     with pytest.raises(UserMistake, match=f"127.0.0.1:{port}: another server with workers"):
         reserved_sockets("127.0.0.1", port)
     kept.close()

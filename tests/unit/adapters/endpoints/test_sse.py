@@ -299,7 +299,7 @@ async def test_long_history_arrives_completely(client: Client, node: Node) -> No
 
 
 async def test_long_histories_of_many_subscriptions_arrive_in_order(node: Node) -> None:
-    names = [f"long/{number}" for number in range(20)]  # together more than may wait for a slow client
+    names = [f"long/{number}" for number in range(20)]  # together more than may be pending for a slow client
     for name in names:
         await publish(node, LONG, LONG, stream=name)
     commands = [

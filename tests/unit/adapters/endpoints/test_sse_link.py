@@ -104,7 +104,7 @@ async def stuck(client: Client, sessions: Sessions) -> tuple[asyncio.StreamReade
     (session,) = sessions.opened
     line = b"data: %b\n\n" % (b"x" * 2000)
     async with asyncio.timeout(DEADLINE):
-        # Small pieces, and not one more than it takes: nothing else may wake the link up again.
+        # Small pieces, and no more than needed: nothing else may wake the link.
         while not session.events:
             session.connection.write(line)
             await asyncio.sleep(0)

@@ -57,7 +57,7 @@ async def test_incomplete_piece_is_removed_at_the_next_start(tmp_path: Path) -> 
 async def test_pieces_of_finished_batches_are_removed_at_the_next_start(tmp_path: Path) -> None:
     staging = await staged(tmp_path)
     await staging.finish("app", 1)
-    await staging.put("app", 1, PIECE, DATA)  # as a piece that came too late, and then a crash
+    await staging.put("app", 1, PIECE, DATA)  # a late piece, followed by a crash
     assert await FileStaging(tmp_path).load() == [AppRecord("app", 1)]
     assert [path.name for path in files(tmp_path)] == ["state.json"]
 

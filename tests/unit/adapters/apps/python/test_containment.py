@@ -13,7 +13,7 @@ from ropewalk.adapters.apps.python.containment import ContainedTasks, run_contai
 from ropewalk.channels import App, Channel, action
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import ApplicationError, Unavailable
-from tests.unit.adapters.apps.python.test_application import perform, running
+from tests.unit.adapters.apps.python.running_apps import perform, running
 
 
 class Odd(BaseException):

@@ -13,7 +13,7 @@ from ropewalk.core.stats import Stats
 from ropewalk.model.application import Action, CallContext, CommandCall
 from ropewalk.model.errors import UserMistake
 from tests.unit.adapters.apps.python.modules import Project, project
-from tests.unit.adapters.apps.python.test_application import FakePublisher
+from tests.unit.adapters.apps.python.running_apps import FakePublisher
 
 CONTEXT = CallContext("s-1", ids="{}")
 events: list[str] = []

@@ -10,7 +10,7 @@ import pytest
 
 from ropewalk.adapters.apps.python.watchdog import Watchdog
 from ropewalk.channels import App, Channel, action
-from tests.unit.adapters.apps.python.test_application import perform, running
+from tests.unit.adapters.apps.python.running_apps import perform, running
 
 SOON = 0.01
 

@@ -184,7 +184,7 @@ async def test_publishers_are_refused_when_too_many_publications_wait() -> None:
         most_waiting=3,
     )
     tasks = [asyncio.get_running_loop().create_task(commit.append(one()))]
-    await settle()  # on its way: it waits no more
+    await settle()  # it is being written and no longer waits
     large = [Publication("a", b"1")] * 5
     tasks += [asyncio.get_running_loop().create_task(commit.append(large))]
     await settle()

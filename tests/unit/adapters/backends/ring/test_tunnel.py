@@ -148,11 +148,12 @@ async def test_idle_ends_stay_connected(loop_clock: ManualClock) -> None:
         assert not there.lost.is_set()
 
 
-async def test_malformed_frame_ends_the_connection() -> None:
+@pytest.mark.parametrize("data", [b"\x00" * 64, encode(WELCOME)], ids=["malformed", "for clients"])
+async def test_invalid_frame_ends_the_connection(data: bytes) -> None:
     here, there = End(), End()
     async with port(there, silent=True) as (address, made):
         await enter(here.bus, address, None, TOKEN, "a")
-        made[0].transport.write(b"\x00" * 64)
+        made[0].transport.write(data)
         async with asyncio.timeout(60):
             await here.lost.wait()
 

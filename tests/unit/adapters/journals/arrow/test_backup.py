@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ropewalk.adapters.journals.arrow import backup
-from ropewalk.adapters.journals.arrow.backup import JournalCopy, View, view
+from ropewalk.adapters.journals.arrow.backup import JournalCopy, View, as_committed, view
 from ropewalk.adapters.journals.arrow.maintenance import verify
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Row, ShardMark, ShardSpan
@@ -108,6 +109,21 @@ async def test_backup_completes_while_every_shard_keeps_starting_new_segments(
         found = await read_all(journal)
         assert whole_groups(found, written)
         assert sum(len(rows) for rows in found.values()) == 9 * len(written)
+
+
+async def test_segments_started_after_the_commits_were_read_are_left_out(tmp_path: Path) -> None:
+    async with running(tmp_path, ManualClock(), shards=1, segment_size=2000) as (journal, _):
+        for offset in range(1, 10):
+            await journal.write([publication("a", offset)])
+        seen = view(tmp_path / "journal")
+    [[chain]] = seen.chains
+    first, second, *later = chain.paths
+    assert later
+    committed = replace(seen.committed, ends={0: int(second.stem)})
+    earlier = as_committed(replace(seen, committed=committed))
+    assert earlier is not None
+    assert earlier.chains[0][0].paths == [first, second]
+    assert as_committed(replace(seen, committed=committed, chains=[[replace(chain, paths=later)]])) is None
 
 
 async def test_restored_backup_does_not_reuse_positions_written_after_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from ropewalk.adapters.journals.arrow import logs
@@ -118,6 +119,33 @@ async def test_range_inside_a_batch_returns_the_whole_batch(tmp_path: Path) -> N
         await journal.write([publication("a", offset) for offset in range(11, 21)])
         found = await table(journal, 0, 12, 13)
         assert found["position"].to_pylist() == list(range(10, 20))
+
+
+async def test_read_ends_before_a_batch_that_exceeds_the_byte_limit(tmp_path: Path) -> None:
+    async with running(tmp_path, ManualClock(), shards=1) as (journal, _):
+        for offset in range(1, 11):
+            await journal.write([publication("a", offset, b"x" * 1000)])
+        one = await table(journal, 0, 0, 10, max_bytes=1)
+        some = await table(journal, 0, 0, 10, max_bytes=10_000)
+    assert one["position"].to_pylist() == [0]
+    positions = some["position"].to_pylist()
+    assert 1 < len(positions) < 10
+    assert positions == list(range(len(positions)))
+
+
+async def test_read_ends_if_retention_removes_its_rows(tmp_path: Path) -> None:
+    clock = ManualClock()
+    options: dict[str, Any] = {"shards": 1, "segment_size": 5000, "retention": 100.0, "for_archive": False}
+    async with running(tmp_path, clock, **options) as (journal, _):
+        for offset in range(1, 11):
+            await journal.write([publication("a", offset, b"x" * 1000, clock())])
+        pieces = journal.read(0, 0, 10, 1 << 20)
+        data = [await anext(pieces)]
+        clock.advance(1000)
+        await journal.sweep()
+        assert journal.spans()[0].first > 0
+        data += [piece async for piece in pieces]
+    assert pa.ipc.open_stream(b"".join(data)).read_all().num_rows == 0
 
 
 async def test_concurrent_read_returns_each_position_once(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ async def test_idle_session_is_recovered_after_retention_removed_its_rows(tmp_pa
         killed = as_if_killed(tmp_path / "a", tmp_path / "b")
     expected = [("idle", RowKind.CONNECTED, "beginning"), ("idle", RowKind.SUBSCRIBED, "one")]
     for directory in (tmp_path / "a", killed):
-        for _ in range(2):  # a start changes nothing of it
+        for _ in range(2):  # a restart changes nothing
             async with running(directory, clock, SHORT, **ONE_SHARD) as (_, recovered):
                 assert session_rows(recovered) == expected
 
