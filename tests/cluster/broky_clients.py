@@ -113,7 +113,7 @@ class RoamingBrokyClient:
         at = self._positions[stream]
         self._asked.append(stream)
         ref, key = len(self._asked), stream.encode()
-        if at is None:
+        if at is None or not at.epoch:  # an empty epoch in a Gap: the stream had no message in its new epoch
             link.write(encode(Subscribe(ref, key, history=True)))
         else:
             link.write(encode(Subscribe(ref, key, epoch=at.epoch.encode(), offset=at.offset)))
@@ -152,7 +152,7 @@ class RoamingBrokyClient:
 
 
 class BrokyClusterPublisher:
-    """Pushes runs at any node. With uids it repeats a push at other nodes until it has the positions; without it never repeats."""
+    """Pushes runs at any node. With uids it repeats a push at other nodes until it has the positions; without, never."""
 
     def __init__(self, name: str, world: World, chance: random.Random, pause: float) -> None:
         self._name = name

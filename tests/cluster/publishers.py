@@ -50,7 +50,7 @@ class Writer(Protocol):
 
 
 class ClusterPublisher:
-    """Publishes at any node. With a uid it repeats a request at other nodes until it has the position; without it never repeats."""
+    """Publishes at any node. With a uid it repeats a request at other nodes until it has the position; without, never."""
 
     def __init__(self, name: str, world: World, chance: random.Random, pause: float) -> None:
         self._name = name

@@ -738,6 +738,39 @@ async def test_sessions_and_members_whose_end_was_lost_expire_after_the_node_has
         assert [sid for sid, _ in await two.sessions.expired(10)] == ["ended"]
 
 
+async def test_node_that_reconnects_late_notices_lost_records(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other node has written more records meanwhile than were lost."""
+    one, late = (node_of([server.url], "rw", name) for name in ("one", "late"))
+    async with running(one, late):
+        before = await late.leases.renew(6.0, ())
+        server.kill()
+        shutil.copytree(server.home / "store", server.home / "older")
+        server.start()
+        for number in range(5):
+            await until(lambda number=number: late.presence.join("a", f"sid {number}", Member(f"lost {number}")), Unavailable)  # type: ignore[misc]
+        assert (await one.presence.page("a", "", 10)).total == 5
+        ask, reconnects = late.link.api, asyncio.Event()
+
+        async def ask_late(subject: str, question: object = None) -> Any:
+            await reconnects.wait()
+            return await ask(subject, question)
+
+        monkeypatch.setattr(late.link, "api", ask_late)
+        server.kill()
+        shutil.rmtree(server.home / "store")
+        (server.home / "older").rename(server.home / "store")
+        server.start()
+        for number in range(10):
+            await until(lambda number=number: one.presence.join("a", f"sid {number}", Member(f"new {number}")), Unavailable)  # type: ignore[misc]
+        reconnects.set()
+        await until(lambda: _has_total(late, 10), Unavailable)
+        assert (await until(lambda: late.leases.renew(6.0, ()), Unavailable)).lease != before.lease
+
+
+async def _has_total(node: NatsBackend, total: int) -> None:
+    assert (await node.presence.page("a", "", 20)).total == total
+
+
 async def test_a_node_that_is_taken_for_dead_and_has_a_new_lease_keeps_its_members(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
