@@ -7,7 +7,9 @@ its copy has come as far.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
+from hashlib import sha1
 from secrets import token_hex
 
 from msgspec import Struct
@@ -29,6 +31,9 @@ TOMBSTONE_SECONDS = 120.0
 ATTEMPTS = 50
 FORGOTTEN_AT_ONCE = 16
 AROUND_BYTES = 8192
+RECENT_RECORDS = 32
+"""The last records that came: JetStream is asked whether it still has them. Most of them are replaced soon by newer ones."""
+
 PROBE = "probe"
 """A record that says nothing."""
 
@@ -67,6 +72,7 @@ class Table:
         self.metadata: dict[str, str] = {}
         self._created = ""
         self._seen = 0
+        self._recent: deque[tuple[int, str, bytes]] = deque(maxlen=RECENT_RECORDS)  # sequence, key, digest
         self._loaded = 0  # up to here it is what was there at the beginning
         self._came: asyncio.Condition = asyncio.Condition()
         self._consumed = 0
@@ -150,11 +156,12 @@ class Table:
             # Of several servers, one that was paused answers with what it had then; but it can store nothing.
             last = await self._probe()
             lost = last <= self._seen
-        if lost:
+        if lost or await self._were_replaced():
             if self._created:
                 logger.error("NATS has lost sessions and members of the cluster")
             self._created, self._seen, self._loaded = found["created"], 0, last
             self.revisions.clear()
+            self._recent.clear()
             self._expiring = Expiry()
             self.reset()
         self._consumed, self._goal = 0, last
@@ -179,6 +186,14 @@ class Table:
             raise Unavailable(f"JetStream refuses a consumer: {error}") from None
         if not made["num_pending"] and not made["delivered"]["consumer_seq"]:
             await self._reach(last)
+
+    async def _were_replaced(self) -> bool:
+        """Whether there are other records at the sequences of the last ones that came: JetStream has lost its newest records,
+        and other nodes have written since."""
+        for sequence, key, digest in reversed(self._recent):
+            if (stored := await self._link.at(self._jet, sequence)) is not None:
+                return (stored.subject, _digest(stored.data)) != (self._prefix + key, digest)
+        return False
 
     async def _probe(self) -> int:
         """The sequence of a record that a majority of the servers has now."""
@@ -211,6 +226,7 @@ class Table:
     def _take(self, message: Msg, sequence: int) -> None:
         key = message.subject.removeprefix(self._prefix)
         self.revisions[key] = sequence
+        self._recent.append((sequence, key, _digest(message.data)))
         self._forget_expired()
         if message.headers and (ttl := message.headers.get("Nats-TTL")):
             self._expiring.set(f"{sequence} {key}", self._heard + int(ttl))
@@ -305,6 +321,10 @@ class Table:
                 self.revisions.pop(key, None)
             elif stored.seq <= self._seen:
                 self.revisions[key] = stored.seq
+
+
+def _digest(data: bytes) -> bytes:
+    return sha1(data, usedforsecurity=False).digest()
 
 
 def _heard_of(task: "asyncio.Task[int]") -> None:
