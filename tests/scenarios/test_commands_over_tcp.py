@@ -115,7 +115,7 @@ async def test_tail_by_prefix(server: RunningServer) -> None:
     assert (result.returncode, "'cli-tcp/' and another of these" in result.stderr) == (2, True), result.stderr
 
 
-async def test_tail_with_a_token_and_a_signed(guarded: RunningServer) -> None:
+async def test_tail_with_a_token_and_a_signed_name(guarded: RunningServer) -> None:
     async with pusher_to(guarded, API_KEY) as pusher:
         await pusher.push("cli-tcp/signed", b"x")
     name = signed("cli-tcp/signed")
