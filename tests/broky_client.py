@@ -33,7 +33,7 @@ class Cut(Exception):
 
 
 class BrokyLink:
-    """A connection whose client reads as little as it likes.
+    """A connection whose client chooses how much it reads.
 
     `taken` counts the bytes that were read, `whole` those of them that belong to complete frames.
     """
@@ -129,7 +129,7 @@ class BrokyClient:
         return found
 
     async def messages(self, count: int) -> list[Run]:
-        """So many messages, each as a run of its own, in however few runs they come."""
+        """The next `count` messages, each as a separate run, in any number of runs."""
         found: list[Run] = []
         while len(found) < count:
             found += one_by_one(await self.expect(Run))

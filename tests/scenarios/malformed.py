@@ -27,7 +27,7 @@ async def _answer_to_frame(link: Tcp) -> str:
 
 
 def frames(*parts: bytes) -> Case:
-    """Raw WebSocket frames on a connection that is open and welcomed."""
+    """Raw WebSocket frames on an open connection after its welcome."""
 
     async def send(server: Address) -> str:
         async with tcp(server, upgraded=True) as link:

@@ -58,7 +58,7 @@ def server(request: pytest.FixtureRequest, server_with: ServerWith) -> RunningSe
 
 
 async def offsets(broky: BrokyClient, count: int) -> list[int]:
-    """Of the next messages, in whatever runs they come."""
+    """Of the next messages, which may come in any number of runs."""
     found: list[int] = []
     while len(found) < count:
         run = await broky.expect(Run)
@@ -96,9 +96,9 @@ async def test_repeated_ref_is_answered_again(server: RunningServer) -> None:
 
 async def test_conversation_in_single_bytes_is_answered(server: RunningServer) -> None:
     stream = new_key()
-    said = [encode(Hello()), encode(Subscribe(1, stream)), encode_run(run_of(stream, [b"x"], ref=2)), encode(Ping(3))]
+    frames = [encode(Hello()), encode(Subscribe(1, stream)), encode_run(run_of(stream, [b"x"], ref=2)), encode(Ping(3))]
     async with stranger(server) as broky:
-        for byte in b"".join(said):
+        for byte in b"".join(frames):
             broky.writer.write(bytes([byte]))
             await broky.writer.drain()
             await asyncio.sleep(0)
@@ -202,7 +202,7 @@ async def test_malformed_too_big_and_late_frames_are_refused_and_counted(server:
 
 
 async def narrow(server: RunningServer, window: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection whose client's kernel takes little that is not read."""
+    """A connection with a small receive buffer."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
     sock.setblocking(False)
@@ -211,13 +211,13 @@ async def narrow(server: RunningServer, window: int) -> tuple[asyncio.StreamRead
 
 
 @asynccontextmanager
-async def unread(server: RunningServer, hello: Hello, *said: bytes) -> AsyncIterator[asyncio.StreamWriter]:
-    """A client that says something and reads nothing."""
+async def unread(server: RunningServer, hello: Hello, *frames: bytes) -> AsyncIterator[asyncio.StreamWriter]:
+    """A client that sends frames and does not read."""
     reader, writer = await narrow(server, 8192)
     try:
         writer.write(encode(hello))
         await reader.read(1000)  # the welcome
-        for each in said:
+        for each in frames:
             writer.write(each)
         yield writer
     finally:

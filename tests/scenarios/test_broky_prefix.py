@@ -147,7 +147,7 @@ async def test_message_is_delivered_once_for_each_matching_subscription(broky: B
         await subscribed(broky, prefix)
         await subscribed(broky, prefix[:-1])
         await broky.subscribe(prefix + b"a")
-        await subscribed(broky, prefix)  # a repeated one is answered, and is no other
+        await subscribed(broky, prefix)  # a repeated subscription is answered and does not count twice
         await push(producer, (prefix + b"a", b"1"))
         assert [run.payload for run in await broky.messages(3)] == [b"1"] * 3
         broky.send(Ping(1))

@@ -40,9 +40,9 @@ ONLY_OVER_TCP = ("uid", "ts_producer", "ts_broker", "key_partition")
 
 async def test_tail_prints_the_same_as_over_websocket(server: RunningServer) -> None:
     async with pusher_to(server) as pusher:
-        await pusher.push("cli/tcp", b"\xff\x00")
-        await pusher.push("cli/tcp", [b' {"a":\n1.10}', b'"text"'], format=Format.JSON)
-    words = ("tail", "cli/tcp", "--from", "1", "--count", "3", "--url")
+        await pusher.push("cli-tcp/tcp", b"\xff\x00")
+        await pusher.push("cli-tcp/tcp", [b' {"a":\n1.10}', b'"text"'], format=Format.JSON)
+    words = ("tail", "cli-tcp/tcp", "--from", "1", "--count", "3", "--url")
     here, there = run_ropewalk(*words, tcp(server)), run_ropewalk(*words, server.url)
     assert here.returncode == 0, here.stderr
     assert here.stdout == there.stdout
@@ -50,7 +50,7 @@ async def test_tail_prints_the_same_as_over_websocket(server: RunningServer) -> 
 
 
 async def test_tail_json_prints_all_fields_of_a_delivery(server: RunningServer) -> None:
-    name, uid = "cli/tcp/json", new_uid()
+    name, uid = "cli-tcp/json", new_uid()
     begin = time.time_ns() // 1000
     async with pusher_to(server) as pusher:
         await pusher.push(name, b"\xff\x00", uids=[uid], ts_producer=[7], key_partition=b"\xfe")
@@ -70,61 +70,61 @@ async def test_tail_json_prints_all_fields_of_a_delivery(server: RunningServer) 
 
 async def test_tail_prints_live_messages_and_gaps(server: RunningServer) -> None:
     async with pusher_to(server) as pusher:
-        await pusher.push("cli/tcp/gap", [b"x"] * 8)
-        words = ("-m", "ropewalk", "tail", "cli/tcp/gap", "--from", "2", "--json", "--url", tcp(server))
+        await pusher.push("cli-tcp/gap", [b"x"] * 8)
+        words = ("-m", "ropewalk", "tail", "cli-tcp/gap", "--from", "2", "--json", "--url", tcp(server))
         async with running_program(*words) as program:
             assert [json.loads(await program.line())["offset"] for _ in range(5)] == [4, 5, 6, 7, 8]
-            await pusher.push("cli/tcp/gap", b"live")
+            await pusher.push("cli-tcp/gap", b"live")
             assert json.loads(await program.line())["replayed"] is False
             assert await program.interrupt() == 130
-    result = run_ropewalk("tail", "cli/tcp/gap", "--from", "2", "--count", "1", "--url", tcp(server))
-    assert "gap in cli/tcp/gap: messages lost (trimmed)" in result.stderr
+    result = run_ropewalk("tail", "cli-tcp/gap", "--from", "2", "--count", "1", "--url", tcp(server))
+    assert "gap in cli-tcp/gap: messages lost (trimmed)" in result.stderr
 
 
 @pytest.mark.tier("all")
 @pytest.mark.parametrize(("scheme", "flags"), [("tcp", ()), ("tcp", ("--prefix",)), ("http", ())])
 async def test_tail_reports_possible_gaps_of_ephemeral_streams(scheme: str, flags: tuple[str, ...]) -> None:
     with running_server(*EPHEMERAL, "--workers", "2") as running:
-        words = ("-m", "ropewalk", "tail", "cli/gone", *flags, "--url", f"{scheme}://127.0.0.1:{running.port}")
+        words = ("-m", "ropewalk", "tail", "cli-tcp/gone", *flags, "--url", f"{scheme}://127.0.0.1:{running.port}")
         async with running_program(*words) as program, pusher_to(running) as pusher:
             first = asyncio.create_task(program.line())
             while not first.done():
-                await pusher.push("cli/gone", b"until it is there")
-            await pusher.push("cli/gone", b"last")
+                await pusher.push("cli-tcp/gone", b"until it is there")
+            await pusher.push("cli-tcp/gone", b"last")
             while base64.b64encode(b"last").decode() not in await program.line():
                 pass
             os.kill(store(running), signal.SIGKILL)
-            assert await program.complaint() == "gap in cli/gone: messages may be missing (trimmed)"
+            assert await program.complaint() == "gap in cli-tcp/gone: messages may be missing (trimmed)"
             assert await program.interrupt() == 130
 
 
 async def test_tail_by_prefix(server: RunningServer) -> None:
     before = (await metrics(server))["subscriptions"]
-    words = ("-m", "ropewalk", "tail", "cli/begins/", "--prefix", "--json", "--url", tcp(server))
+    words = ("-m", "ropewalk", "tail", "cli-tcp/begins/", "--prefix", "--json", "--url", tcp(server))
     async with running_program(*words) as program, pusher_to(server) as pusher:
         await metrics_when(server, lambda now: now["subscriptions"] > before)
-        for name in ("cli/begins/1", "cli/other", "cli/begins/2"):
+        for name in ("cli-tcp/begins/1", "cli-tcp/other", "cli-tcp/begins/2"):
             await pusher.push(name, b"x")
-        assert [json.loads(await program.line())["stream"] for _ in range(2)] == ["cli/begins/1", "cli/begins/2"]
+        assert [json.loads(await program.line())["stream"] for _ in range(2)] == ["cli-tcp/begins/1", "cli-tcp/begins/2"]
         assert await program.interrupt() == 130
-    result = run_ropewalk("tail", "cli/begins/", "--prefix", "--url", server.url)
+    result = run_ropewalk("tail", "cli-tcp/begins/", "--prefix", "--url", server.url)
     assert (result.returncode, "tcp://" in result.stderr) == (2, True), result.stderr
-    result = run_ropewalk("tail", "cli/begins/", "--prefix", "--signed", "--url", tcp(server))
+    result = run_ropewalk("tail", "cli-tcp/begins/", "--prefix", "--signed", "--url", tcp(server))
     assert (result.returncode, "--prefix is for public streams" in result.stderr) == (2, True), result.stderr
-    result = run_ropewalk("tail", "cli/begins/", "cli/", "--prefix", "--url", tcp(server))
-    assert (result.returncode, "'cli/' and another of these" in result.stderr) == (2, True), result.stderr
+    result = run_ropewalk("tail", "cli-tcp/begins/", "cli-tcp/", "--prefix", "--url", tcp(server))
+    assert (result.returncode, "'cli-tcp/' and another of these" in result.stderr) == (2, True), result.stderr
 
 
-async def test_tail_with_a_token_and_a_signed(guarded: RunningServer) -> None:
+async def test_tail_with_a_token_and_a_signed_name(guarded: RunningServer) -> None:
     async with pusher_to(guarded, API_KEY) as pusher:
-        await pusher.push("cli/tcp/signed", b"x")
-    name = signed("cli/tcp/signed")
+        await pusher.push("cli-tcp/signed", b"x")
+    name = signed("cli-tcp/signed")
     words = ("--from", "1", "--count", "1", "--url", tcp(guarded))
     good = run_ropewalk("tail", name, "--signed", "--token", token(), *words)
-    assert good.stdout.startswith("cli/tcp/signed epoch="), good.stderr
+    assert good.stdout.startswith("cli-tcp/signed epoch="), good.stderr
     for wrong, hint in (
         (("tail", name, "--signed", *words), "--token brings a token"),
-        (("tail", "cli/tcp/signed", "--token", token(), *words), "(this key may not be subscribed to): public streams need"),
+        (("tail", "cli-tcp/signed", "--token", token(), *words), "(this key may not be subscribed to): public streams need"),
         (("tail", name, "--signed", "--token", API_KEY, *words), "(a publishing key is for pushes only)"),
     ):
         result = run_ropewalk(*wrong)
@@ -156,19 +156,19 @@ def test_bench_over_tls(tls_server: RunningServer) -> None:
 
 
 async def test_bench_fails_if_another_client_publishes(server: RunningServer) -> None:
-    words = ("bench", "--tcp", "--url", server.url, "--stream", "cli/shared", "--rate", "5", "--messages", "10")
+    words = ("bench", "--tcp", "--url", server.url, "--stream", "cli-tcp/shared", "--rate", "5", "--messages", "10")
     async with (
         pusher_to(server) as pusher,
         running_program("-m", "ropewalk", *words, "--subscribers", "1") as program,
     ):
         ended = asyncio.create_task(program.ended())
         while not ended.done():
-            await pusher.push("cli/shared", [b"another"] * 10)
+            await pusher.push("cli-tcp/shared", [b"another"] * 10)
         assert (ended.result(), "somebody else publishes" in await program.complaint()) == (1, True)
 
 
 def test_bench_explains_mistakes(server: RunningServer, guarded: RunningServer) -> None:
-    stream = ("--stream", "cli/bench", "--signed-stream", signed("cli/bench"))
+    stream = ("--stream", "cli-tcp/bench", "--signed-stream", signed("cli-tcp/bench"))
     for words, hint, code in (
         (("--url", server.url, "--in_flight", "2"), "--in_flight is for --tcp", 2),
         (("--tcp", "--url", server.url, "--in_flight", "0"), "must be at least 1", 2),

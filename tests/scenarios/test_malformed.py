@@ -1,4 +1,4 @@
-"""Malformed input is answered as the reference page of errors says, and other clients are not affected."""
+"""Malformed input gets the answers of docs/reference/errors.md, and other clients are not affected."""
 
 import asyncio
 import re
