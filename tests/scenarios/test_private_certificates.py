@@ -88,7 +88,8 @@ async def test_untrusted_certificate_is_an_error_without_retries(server: Running
     assert issubclass(CertificateUntrusted, PublishError)
 
 
-@pytest.mark.parametrize("scheme", ["https", pytest.param("tls", marks=pytest.mark.tier("all"))])
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("scheme", ["https", "tls"])
 async def test_client_retries_when_the_certificate_is_untrusted_later(scheme: str) -> None:
     port = free_port()
     url, trusting = f"{scheme}://127.0.0.1:{port}", ("--ca_file", TRUSTED)
