@@ -1,6 +1,8 @@
-"""A client of Broky for tests: frames out, frames in, and nothing done by itself."""
+"""Broky clients for tests: frames out, frames in, and no action of their own."""
 
 import asyncio
+import contextlib
+import random
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,23 +10,89 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from ropewalk.protocol.broky.frames import Body, Error, Hello, Run, Subscribe, Subscribed, Welcome
+from ropewalk.protocol.broky.frames import Body, Error, Hello, Pushed, Run, Subscribe, Subscribed, Welcome
 from ropewalk.protocol.broky.runs import decode, encode_run, payloads_of
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.broky.tables import encode
 from tests.server import Address
 
-SECONDS = 20.0
+TIMEOUT = 60.0
+CLOSE_SECONDS = 5.0
+MAX_READ_BYTES = 65_536  # of one read
 
 T = TypeVar("T")
 
 
-class BrokyClient:
+def new_key() -> bytes:
+    """The key of a stream that no other test uses."""
+    return random.randbytes(12).hex().encode()
+
+
+class Cut(Exception):
+    """The other side has ended the connection."""
+
+
+class BrokyLink:
+    """A connection whose client chooses how much it reads.
+
+    `taken` counts the bytes that were read, `whole` those of them that belong to complete frames.
+    """
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
-        self.writer = writer
+        self._writer = writer
         self._splitter = FrameSplitter()
-        self._frames: list[bytes] = []
+        self._read: list[Body] = []  # and not returned yet
+        self.taken = 0
+        self.whole = 0
+
+    @classmethod
+    async def open(cls, server: Address) -> "BrokyLink":
+        async with asyncio.timeout(TIMEOUT):
+            return cls(*await asyncio.open_connection("127.0.0.1", server.port))
+
+    def write(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def flush(self) -> None:
+        async with asyncio.timeout(TIMEOUT):
+            await self._writer.drain()
+
+    async def some(self, most: int = MAX_READ_BYTES, seconds: float = TIMEOUT) -> list[Body]:
+        """The frames of the next bytes, which are at most `most`. Raises Cut."""
+        if not self._read:
+            async with asyncio.timeout(seconds):
+                data = await self._reader.read(min(most, MAX_READ_BYTES))
+            if not data:
+                raise Cut
+            self.taken += len(data)
+            frames = list(self._splitter.feed(data))
+            self.whole += sum(map(len, frames))
+            self._read = list(map(decode, frames))
+        taken, self._read = self._read, []
+        return taken
+
+    async def next(self) -> Body:
+        bodies = await self.some()
+        while not bodies:
+            bodies = await self.some()
+        self._read = bodies[1:]
+        return bodies[0]
+
+    def cut(self) -> None:
+        self._writer.transport.abort()
+
+    def hang_up(self) -> None:
+        """As a process that exits: sends what was written, does not read what comes."""
+        self._writer.close()
+
+
+class BrokyClient:
+    """A connection for one test, which expects the frames of a conversation."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._link = BrokyLink(reader, writer)
+        self.writer = writer
 
     def send(self, *bodies: Body) -> None:
         """In one write."""
@@ -32,13 +100,10 @@ class BrokyClient:
 
     async def receive(self) -> Body | None:
         """The next frame; None at the end."""
-        async with asyncio.timeout(SECONDS):
-            while not self._frames:
-                data = await self._reader.read(65536)
-                if not data:
-                    return None
-                self._frames += self._splitter.feed(data)
-        return decode(self._frames.pop(0))
+        try:
+            return await self._link.next()
+        except Cut:
+            return None
 
     async def expect(self, kind: type[T]) -> T:
         body = await self.receive()
@@ -48,8 +113,23 @@ class BrokyClient:
     async def some(self, kind: type[T], count: int) -> list[T]:
         return [await self.expect(kind) for _ in range(count)]
 
+    async def until(self, kind: type[T]) -> tuple[list[Body], T]:
+        """The frames before the next one of this kind, and that one."""
+        before: list[Body] = []
+        while not isinstance(body := await self.receive(), kind):
+            assert body is not None, before
+            before.append(body)
+        return before, body
+
+    async def rest(self) -> list[Body]:
+        """All frames up to the end of the connection."""
+        found: list[Body] = []
+        while (body := await self.receive()) is not None:
+            found.append(body)
+        return found
+
     async def messages(self, count: int) -> list[Run]:
-        """So many messages, each as a run of its own, in however few runs they come."""
+        """The next `count` messages, each as a separate run, in any number of runs."""
         found: list[Run] = []
         while len(found) < count:
             found += one_by_one(await self.expect(Run))
@@ -61,10 +141,16 @@ class BrokyClient:
         return await self.expect(Subscribed)
 
     async def ended(self) -> Error:
-        """The error by which the server ends it; then nothing comes any more."""
+        """The error with which the server ends the connection, and which must be its last frame."""
         error = await self.expect(Error)
         assert await self.receive() is None
         return error
+
+    def pause_reading(self) -> None:
+        self.writer.transport.pause_reading()  # type: ignore[attr-defined]  # the stream reader's own transport
+
+    def resume_reading(self) -> None:
+        self.writer.transport.resume_reading()  # type: ignore[attr-defined]
 
 
 def one_by_one(run: Run) -> list[Run]:
@@ -77,15 +163,41 @@ def one_by_one(run: Run) -> list[Run]:
     ]
 
 
+def positions(pushed: Pushed) -> dict[int, tuple[bytes, int]]:
+    """Epoch and offset of the first message, by ref."""
+    found: dict[int, tuple[bytes, int]] = {}
+    at = 0
+    for ref, offset in zip(pushed.refs, pushed.offsets, strict=True):
+        end = at + 1 + pushed.epochs[at]
+        found[ref] = pushed.epochs[at + 1 : end], offset
+        at = end
+    assert at == len(pushed.epochs)
+    return found
+
+
+def answered_refs(answers: list[Body]) -> list[int]:
+    """The refs of all pushes that these frames confirm."""
+    return [ref for answer in answers if isinstance(answer, Pushed) for ref in answer.refs]
+
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    """Sends what was written if the peer reads it soon. A transport that outlives its event loop would be a warning."""
+    writer.close()
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await writer.wait_closed()
+    writer.transport.abort()
+
+
 @asynccontextmanager
 async def stranger(server: Address, tls: ssl.SSLContext | None = None) -> AsyncIterator[BrokyClient]:
-    """Connected, and nothing said."""
+    """Connected, with no Hello sent."""
     named: dict[str, Any] = {"server_hostname": "localhost"} if tls else {}
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=tls, **named)
     try:
         yield BrokyClient(reader, writer)
     finally:
-        writer.close()
+        await close(writer)
 
 
 @asynccontextmanager

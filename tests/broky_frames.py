@@ -1,4 +1,4 @@
-"""Frames for the tests of Broky's wire: any record, the same built by generated code, and damaged ones."""
+"""Frames for the tests of the Broky codec: random records, the same built by generated code, and damaged frames."""
 
 import random
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _BITS = {"H": 16, "I": 32, "Q": 64}
 
 
 def records(kind: type) -> st.SearchStrategy[Any]:
-    """Records of this kind, of whose fields some have their defaults."""
+    """Random records of this kind. Some fields have their defaults."""
     if kind is Run:
         return runs()
     hints = get_type_hints(kind, include_extras=True)

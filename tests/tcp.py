@@ -1,4 +1,4 @@
-"""A bare TCP connection for tests that must send what no client library would."""
+"""A plain TCP connection for tests that send bytes no client library would send."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from tests.server import Address
 
-TIMEOUT = 60.0  # matters only where a test fails
+TIMEOUT = 60.0
 
 TEXT, BINARY, CONTINUATION, CLOSE, PING, PONG = 0x1, 0x2, 0x0, 0x8, 0x9, 0xA
 
@@ -22,7 +22,7 @@ class Tcp:
 
     async def send(self, data: bytes) -> None:
         self._writer.write(data)
-        with contextlib.suppress(ConnectionError):  # refused half-way is what the answer will say
+        with contextlib.suppress(ConnectionError):  # the answer reports a refusal half-way
             await self._writer.drain()
 
     @property
@@ -30,11 +30,11 @@ class Tcp:
         return self._writer.is_closing()
 
     def abort(self) -> None:
-        """Hang up, and give up what was not sent yet."""
+        """Close the connection and discard unsent data."""
         self._writer.transport.abort()
 
     def end(self) -> None:
-        """Send no more, and go on reading."""
+        """Half-close: send no more, and continue to read."""
         self._writer.write_eof()
 
     async def to_the_end(self) -> bytes:
@@ -47,7 +47,7 @@ class Tcp:
         return data
 
     async def some(self) -> bytes:
-        """What comes next, however little."""
+        """The next bytes."""
         async with asyncio.timeout(TIMEOUT):
             return await self._reader.read(65536)
 
@@ -57,7 +57,7 @@ class Tcp:
             return await self._reader.readuntil(b"\r\n\r\n")
 
     async def response(self) -> tuple[int, bytes]:
-        """One HTTP response that tells its length; status and body."""
+        """Status and body of one HTTP response with a Content-Length."""
         head = await self.head()
         sizes = [int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         async with asyncio.timeout(TIMEOUT):
@@ -82,13 +82,13 @@ class Tcp:
             return first & 0xF, await self._reader.readexactly(size)
 
     async def frame_with(self, part: bytes) -> bytes:
-        """The payload of the next frame that has this in it; what comes before it is passed over."""
+        """The payload of the next frame that contains `part`. Frames before it are skipped."""
         while part not in (frame := await self.frame())[1]:
             pass
         return frame[1]
 
     async def close_code(self) -> int:
-        """The code of the server's close frame; what comes before it is passed over."""
+        """The code of the server's close frame. Frames before it are skipped."""
         while True:
             opcode, payload = await self.frame()
             if opcode == CLOSE:
@@ -96,7 +96,7 @@ class Tcp:
 
 
 def upgrade_request(path: str = "/cable", protocol: str = "", **headers: str | None) -> bytes:
-    """A good upgrade, in which `headers` replaces (or with None leaves out) what is to be wrong; `_` stands for `-`."""
+    """A valid upgrade. `headers` replaces headers, or removes those that are None; `_` stands for `-`."""
     lines: dict[str, str | None] = {
         "host": "127.0.0.1",
         "connection": "Upgrade",

@@ -29,10 +29,10 @@ from ropewalk.protocol.broky.frames import (
 )
 from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
 from ropewalk.protocol.broky.tables import encode
+from tests.broky_client import BrokyLink, Cut, positions
 from tests.clients.credentials import token
 from tests.cluster.cluster_checker import Life, Message, Position, Publication, ToldGap, has_end
 from tests.cluster.cluster_publishers import REQUEST_SECONDS, STREAMS, World
-from tests.scenarios.broky_link import BrokyLink, Cut, positions
 from tests.server import Address
 
 SILENCE_SECONDS = 4.0  # without an answer to a ping, after which a node is left

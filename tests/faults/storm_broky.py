@@ -27,8 +27,8 @@ from ropewalk.protocol.broky.frames import (
 )
 from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
 from ropewalk.protocol.broky.tables import encode
+from tests.broky_client import BrokyLink, positions
 from tests.faults.storm import END, PAUSE, REQUESTS, STREAMS, Sea, as_text
-from tests.scenarios.broky_link import BrokyLink, positions
 from tests.server import Address
 
 HELLO = encode(Hello())

@@ -95,7 +95,7 @@ def _read(descriptor: int) -> bytes:
 def serve(requests: socket.socket) -> int:
     for name in PRELOADED:
         import_module(f"ropewalk.cli.{name}")
-    gc.freeze()  # the garbage collection at the exit of a child does not touch, and so does not copy, what is there now
+    gc.freeze()  # the last garbage collection of a child would copy all pages otherwise
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
     while True:
         request, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 4)

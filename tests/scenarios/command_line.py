@@ -16,9 +16,11 @@ SECONDS = 60
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
 
 
-def run_ropewalk(*words: str, text: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-    """As a fork (see command_forks); `running_program` starts an interpreter."""
-    code, output, errors = run_forked(words, text.encode(), {**ENVIRON, **variables}, SECONDS)
+def run_ropewalk(*words: str, text: str | bytes = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command as a fork (see command_forks), with `text` as its standard input."""
+    code, output, errors = run_forked(
+        words, text.encode() if isinstance(text, str) else text, {**ENVIRON, **variables}, SECONDS
+    )
     return subprocess.CompletedProcess(words, code, output.decode(), errors.decode())
 
 
@@ -28,7 +30,7 @@ def heed_interrupts() -> None:
 
 
 class Program:
-    """A program that runs until it is interrupted."""
+    """A program that runs until it is told to stop."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

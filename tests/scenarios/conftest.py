@@ -1,40 +1,27 @@
-"""Servers that scenarios share. A scenario isolates itself by stream names; one that stops its server, changes it or counts all
-that it does starts its own with `running_server`."""
+"""Servers that scenarios share, isolated by stream names. A scenario that stops its server, changes its settings or needs exact
+counters starts its own with `running_server`."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.certificates import tls_flags
-from tests.server import RunningServer, running_server
-
-ServerWith = Callable[..., RunningServer]
-"""Returns the server with these flags: `server_with("--public", "--history_limit", "5")`."""
-
-WORKERS = ("--workers", "2")
+from tests.certificates import TLS_FLAGS
+from tests.clients.credentials import SECRET
+from tests.scenarios.relay import Relay, relay_to
+from tests.scenarios.shared_servers import WORKERS, ServerWith, shared_servers
+from tests.server import RunningServer
 
 
 @pytest.fixture(scope="session")
 def server_with() -> Iterator[ServerWith]:
-    """Starts a server for each set of flags once and stops all of them at the end. None may have logged a traceback."""
-    servers: dict[tuple[str, ...], RunningServer] = {}
-    with ExitStack() as stack:
-
-        def get(*flags: str) -> RunningServer:
-            if flags not in servers:
-                servers[flags] = stack.enter_context(running_server(*flags))
-            assert servers[flags].process.poll() is None, f"the server with {flags} ended:\n{servers[flags].log()}"
-            return servers[flags]
-
+    """Starts one server for each set of flags, with the first test that needs it: `server_with("--public", "--sse")`."""
+    with shared_servers() as get:
         yield get
-        failed = [f"{flags}:\n{server.log()}" for flags, server in servers.items() if "Traceback" in server.log()]
-    assert not failed, "\n".join(failed)
 
 
 @pytest.fixture(scope="module", params=[(), pytest.param(WORKERS, marks=pytest.mark.tier("all"))], ids=["alone", "workers"])
 def worker_flags(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """Runs a module with servers of one process, and in tier `all` with servers of several: clients must not notice it."""
+    """Flags with which a module runs twice: on a server of one process, and in tier `all` on one with two workers."""
     flags: tuple[str, ...] = request.param
     return flags
 
@@ -46,6 +33,24 @@ def server(server_with: ServerWith) -> RunningServer:
 
 
 @pytest.fixture(scope="module")
+def guarded(server_with: ServerWith) -> RunningServer:
+    """Lets in clients with a token of `SECRET` only."""
+    return server_with("--secret", SECRET, "--enforce_jwt")
+
+
+@pytest.fixture(scope="module")
+def keyed(server_with: ServerWith) -> RunningServer:
+    """Publishing needs a key of `SECRET`."""
+    return server_with("--secret", SECRET)
+
+
+@pytest.fixture(scope="module")
 def tls_server(server_with: ServerWith) -> RunningServer:
-    """With public streams, event streams and TLS."""
-    return server_with("--public", "--sse", *tls_flags())
+    return server_with("--public", "--sse", *TLS_FLAGS)
+
+
+@pytest.fixture
+async def relay(server: RunningServer) -> AsyncIterator[Relay]:
+    """To the server of the module."""
+    async with relay_to(server.port) as relay:
+        yield relay

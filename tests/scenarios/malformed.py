@@ -1,8 +1,7 @@
-"""What a malformed-input case is: a name, and the way to send it to a running server. It returns the answer in words.
+"""Cases of malformed input: functions that send it to a running server and return the answer in the words of the table in
+docs/reference/errors.md."""
 
-The words are those of the table in docs/reference/errors.md, which says what the answer has to be.
-"""
-
+import io
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,7 +17,7 @@ STREAM = "malformed/own"
 
 
 async def _answer_to_frame(link: Tcp) -> str:
-    """A close frame, or, if the connection stays, the pong that was asked for after the bad input."""
+    """A close frame or, if the connection stays, the answer to the ping after the bad input."""
     while True:
         opcode, payload = await link.frame()
         if opcode == 0x8:
@@ -28,7 +27,7 @@ async def _answer_to_frame(link: Tcp) -> str:
 
 
 def frames(*parts: bytes) -> Case:
-    """Raw WebSocket frames on a connection that is open and welcomed."""
+    """Raw WebSocket frames on an open connection after its welcome."""
 
     async def send(server: Address) -> str:
         async with tcp(server, upgraded=True) as link:
@@ -44,7 +43,7 @@ def text(payload: str | bytes) -> Case:
 
 
 async def _answer_to_command(client: Cable) -> str:
-    """What is said about the command, or `stays` when the connection lives on and nothing is said."""
+    """The answer to the command, or `stays` if there is none and the connection stays open."""
     frame = await client.next()
     match kind(frame):
         case "pong":
@@ -58,7 +57,7 @@ async def _answer_to_command(client: Cable) -> str:
 
 
 def command(subscribed: bool = False, **fields: Any) -> Case:
-    """A command that decodes, on a connection that stays; `subscribed`: it listens to STREAM."""
+    """A valid command on a connection that stays open; `subscribed`: to STREAM."""
 
     async def send(server: Address) -> str:
         async with cable(server) as client:
@@ -75,7 +74,7 @@ def command(subscribed: bool = False, **fields: Any) -> Case:
 
 
 def request(data: bytes) -> Case:
-    """The bytes of an HTTP request, or of something that takes its place."""
+    """The bytes of an HTTP request, or other bytes in place of one."""
 
     async def send(server: Address) -> str:
         async with tcp(server) as link:
@@ -91,13 +90,14 @@ def http(method: str, path: str, body: Any = None, **headers: str) -> Case:
 
     async def send(server: Address) -> str:
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        given = None if data is None else io.BytesIO(data)  # aiohttp warns of large bytes
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=15), auto_decompress=False) as session,
-            session.request(method, server.url + path, data=data, headers=named) as response,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60), auto_decompress=False) as session,
+            session.request(method, server.url + path, data=given, headers=named) as response,
         ):
             reason = await response.json()
-            assert reason["error"], "a refusal says why"
+            assert reason["error"], "a refusal has a reason"
             return f"HTTP {response.status}"
 
     return send

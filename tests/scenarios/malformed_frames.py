@@ -1,4 +1,4 @@
-"""Malformed input over WebSocket: frames that are none, messages that are no commands, commands that cannot be followed."""
+"""Malformed input over WebSocket: invalid frames, messages that are not commands, and commands that are refused."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Malformed input over TCP and HTTP: requests that are none, bad upgrades, and what publish, REST and SSE endpoints refuse."""
+"""Malformed input over TCP and HTTP: invalid requests, bad upgrades, and requests that the endpoints refuse."""
 
 import json
 

@@ -1,15 +1,16 @@
-"""A TCP relay between a client and the server: the network that a test can break at will."""
+"""A TCP relay between a client and the server: a network that a test can break."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 CHUNK = 65536
+SECONDS = 60
 
 
 class Relay:
-    """`open`: new connections are let through, to `port`, which a test may change. `answers_lost`: so many connections lose
-    whatever the server answers."""
+    """`open`: new connections are passed on to `port`, which a test may change. `answers_lost`: the number of connections whose
+    answers are dropped. `accepted` counts connections, `answers` the chunks that the server sent on the longest of them."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -20,18 +21,34 @@ class Relay:
         self.open = True
         self.answers_lost = 0
         self.accepted = 0
+        self.answers = 0
         self.url = ""
 
     def break_links(self) -> None:
         for writer in list(self._links):
             writer.transport.abort()
 
+    @contextlib.contextmanager
+    def closed(self) -> Iterator[None]:
+        """Breaks all connections and accepts no new ones for the length of a block."""
+        self.open = False
+        self.break_links()
+        try:
+            yield
+        finally:
+            self.open = True
+
     def freeze(self) -> None:
-        """Everything stays connected, and no byte passes any more until `thaw`."""
+        """Connections stay open, and pass no byte until `thaw`."""
         self._passing.clear()
 
     def thaw(self) -> None:
         self._passing.set()
+
+    async def wait(self, fits: Callable[[], bool]) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not fits():
+                await asyncio.sleep(0.02)
 
     def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
@@ -58,16 +75,23 @@ class Relay:
             writer.transport.abort()
             return
         self._links |= {writer, far_writer}
+        if not self.open:
+            self.break_links()
         try:
             async with asyncio.TaskGroup() as both:
-                both.create_task(self._pump(reader, far_writer, {writer, far_writer}))
-                both.create_task(self._pump(far_reader, None if loses_answer else writer, {writer, far_writer}))
+                both.create_task(self._pump(reader, far_writer, {writer, far_writer}, answers=False))
+                both.create_task(self._pump(far_reader, None if loses_answer else writer, {writer, far_writer}, answers=True))
         finally:
             self._links -= {writer, far_writer}
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter | None, ends: set[asyncio.StreamWriter]
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter | None,
+        ends: set[asyncio.StreamWriter],
+        answers: bool,
     ) -> None:
+        passed = 0
         with contextlib.suppress(OSError):
             while chunk := await reader.read(CHUNK):
                 await self._passing.wait()
@@ -75,6 +99,9 @@ class Relay:
                     break
                 writer.write(chunk)
                 await writer.drain()
+                passed += 1
+                if answers:
+                    self.answers = max(self.answers, passed)
         for end in ends:
             end.transport.abort()
 

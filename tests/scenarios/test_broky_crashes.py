@@ -1,4 +1,4 @@
-"""Over TCP positions and uids outlive a server that is killed, if it has a journal. Where it has none the loss is told."""
+"""Broky clients after a server was killed: a journal keeps positions and uids valid, without one the server reports a gap."""
 
 import time
 from pathlib import Path
@@ -12,11 +12,11 @@ from tests.broky_client import BrokyClient, client
 from tests.server import running_server
 
 KEY = b"\xffcrash"
-WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
+WORKERS = pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.tier("all"))])
 
 
 async def messages(broky: BrokyClient) -> list[tuple[int, bytes]]:
-    """All that comes before the answer to a ping."""
+    """Everything that comes before the answer to a ping."""
     broky.send(Ping(1))
     found: list[tuple[int, bytes]] = []
     while not isinstance(body := await broky.receive(), Pong):
@@ -26,7 +26,7 @@ async def messages(broky: BrokyClient) -> list[tuple[int, bytes]]:
 
 
 @WORKERS
-async def test_with_a_journal_a_crash_changes_no_epoch_and_a_uid_keeps_its_position(tmp_path: Path, workers: str) -> None:
+async def test_crash_with_a_journal_keeps_the_epoch_and_the_position_of_a_uid(tmp_path: Path, workers: str) -> None:
     flags = ("--public", "--data_dir", str(tmp_path), "--workers", workers)
     uids = b"".join(new_ksuid(time.time()) for _ in range(3))
     with running_server(*flags) as server:
@@ -50,7 +50,7 @@ async def test_with_a_journal_a_crash_changes_no_epoch_and_a_uid_keeps_its_posit
 
 
 @WORKERS
-async def test_without_a_journal_whoever_comes_back_is_told_of_another_epoch(workers: str) -> None:
+async def test_crash_without_a_journal_is_reported_as_a_changed_epoch(workers: str) -> None:
     flags = ("--public", "--workers", workers)
     with running_server(*flags) as server:
         async with client(server) as broky:

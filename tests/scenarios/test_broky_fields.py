@@ -1,9 +1,7 @@
-"""What a producer says of a message beside its payload comes to subscribers over TCP also where history is kept: live,
+"""The producer's fields of a message (uid, ts_producer, key_partition) reach Broky subscribers of streams with history: live,
 replayed, read, after a restart, from every process, node and broker."""
 
 import asyncio
-import random
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,9 +12,10 @@ from ropewalk.client.events import BrokyMessage
 from ropewalk.protocol.broky.frames import Format, History, HistoryPage, Pushed, Reason, Refused, Run
 from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_text, new_ksuid
 from ropewalk.protocol.broky.runs import payloads_of, run_of
-from tests.broky_client import BrokyClient, client
+from tests.broky_client import BrokyClient, client, new_key
 from tests.cable import cable
 from tests.ring.ring import running_ring, streams_of_all_shards
+from tests.scenarios.shared_servers import ServerWith
 from tests.server import Address, RunningServer, publish, running_server
 from tests.services import nats_server, redis_server
 
@@ -24,27 +23,21 @@ PARTITION = b"\xfepart"
 UIDS = [new_ksuid(number) for number in (1.0, 2.0, 3.0)]
 LATEST = 2**64 - 1
 
-Told = tuple[int, bytes, bytes, int, bytes]
+Fields = tuple[int, bytes, bytes, int, bytes]
 
-EXPECTED: list[Told] = [
+EXPECTED: list[Fields] = [
     (1, b"a", UIDS[0], 5, PARTITION),
     (2, b"b", UIDS[1], LATEST, PARTITION),
     (3, b"c", b"", 7, PARTITION),
     (4, b"4", UIDS[2], 0, PARTITION),
     (5, b"5", b"", 0, PARTITION),
 ]
-"""Of the messages that `push_all` brings: offset, payload, uid, ts_producer and key_partition."""
+"""Offset, payload, uid, ts_producer and key_partition of the messages that `push_all` sends."""
 
 
-@pytest.fixture(scope="module", params=["1", "2"])
-def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
-    with running_server("--public", "--workers", request.param) as running:
-        yield running
-
-
-def key() -> bytes:
-    """Of a stream that nobody else uses."""
-    return random.randbytes(12).hex().encode()
+@pytest.fixture(scope="module")
+def server(server_with: ServerWith, worker_flags: tuple[str, ...]) -> RunningServer:
+    return server_with("--public", *worker_flags)
 
 
 async def push_all(server: RunningServer, stream: bytes, partition: bytes = PARTITION) -> bytes:
@@ -60,7 +53,7 @@ async def push_all(server: RunningServer, stream: bytes, partition: bytes = PART
     return epoch
 
 
-def told(run: Run) -> list[Told]:
+def fields_of(run: Run) -> list[Fields]:
     uids = [run.uid[at : at + KSUID_BYTES] for at in range(0, len(run.uid), KSUID_BYTES)] or [b""] * run.count
     times = run.ts_producer or (0,) * run.count
     return [
@@ -69,44 +62,42 @@ def told(run: Run) -> list[Told]:
     ]
 
 
-async def heard(subscriber: BrokyClient, count: int) -> list[Told]:
-    found: list[Told] = []
+async def live(subscriber: BrokyClient, count: int) -> list[Fields]:
+    found: list[Fields] = []
     while len(found) < count:
-        found += told(await subscriber.expect(Run))
+        found += fields_of(await subscriber.expect(Run))
     return found
 
 
-async def read(server: Address, stream: bytes) -> list[Told]:
+async def read(server: Address, stream: bytes) -> list[Fields]:
     """By a `History`."""
     async with client(server) as reader:
         reader.send(History(7, stream))
-        found: list[Told] = []
-        while not isinstance(body := await reader.receive(), HistoryPage):
-            assert isinstance(body, Run), body
-            found += told(body)
-        return found
+        runs, _ = await reader.until(HistoryPage)
+        assert all(isinstance(run, Run) for run in runs), runs
+        return [fields for run in runs if isinstance(run, Run) for fields in fields_of(run)]
 
 
-async def replayed(server: Address, stream: bytes, epoch: bytes = b"", offset: int = 0) -> list[Told]:
+async def replayed(server: Address, stream: bytes, epoch: bytes = b"", offset: int = 0) -> list[Fields]:
     """By a subscription."""
     async with client(server) as subscriber:
         await subscriber.subscribe(stream, epoch, offset, history=not epoch)
-        return await heard(subscriber, len(EXPECTED) - offset)
+        return await live(subscriber, len(EXPECTED) - offset)
 
 
-async def test_live_replayed_and_read_messages_have_what_their_producers_gave(server: RunningServer) -> None:
-    stream = key()
+async def test_live_replayed_and_read_messages_have_the_fields(server: RunningServer) -> None:
+    stream = new_key()
     async with client(server) as subscriber:
         await subscriber.subscribe(stream)
         epoch = await push_all(server, stream)
-        assert await heard(subscriber, len(EXPECTED)) == EXPECTED
+        assert await live(subscriber, len(EXPECTED)) == EXPECTED
     assert await replayed(server, stream) == EXPECTED
     assert await replayed(server, stream, epoch, 1) == EXPECTED[1:]
     assert await read(server, stream) == EXPECTED
 
 
-async def test_a_repeated_uid_is_registered_once_and_another_partition_key_is_refused(server: RunningServer) -> None:
-    stream = key()
+async def test_repeated_uid_and_changed_partition_key_do_not_change_the_fields(server: RunningServer) -> None:
+    stream = new_key()
     await push_all(server, stream)
     async with client(server) as producer:
         producer.send(run_of(stream, [b"again"], 1, uid=UIDS[2], ts_producer=(9,)))
@@ -116,8 +107,8 @@ async def test_a_repeated_uid_is_registered_once_and_another_partition_key_is_re
     assert await read(server, stream) == EXPECTED
 
 
-async def test_messages_without_any_come_in_the_same_frames_as_ever(server: RunningServer) -> None:
-    stream = key()
+async def test_message_without_fields_has_the_defaults(server: RunningServer) -> None:
+    stream = new_key()
     async with client(server) as subscriber:
         await subscriber.subscribe(stream)
         await publish(server, stream.decode(), '{"n":1}')
@@ -125,8 +116,8 @@ async def test_messages_without_any_come_in_the_same_frames_as_ever(server: Runn
         assert run == Run(0, 1, 1, run.ts_broker, stream, epoch=run.epoch, payload=b'{"n":1}', format=Format.JSON)
 
 
-async def test_text_clients_see_nothing_of_them(server: RunningServer) -> None:
-    stream = key()
+async def test_websocket_clients_get_no_fields(server: RunningServer) -> None:
+    stream = new_key()
     async with cable(server) as browser:
         await browser.subscribe(stream.decode())
         await push_all(server, stream)
@@ -135,11 +126,11 @@ async def test_text_clients_see_nothing_of_them(server: RunningServer) -> None:
     assert {frozenset(each) for each in live} == {frozenset({"identifier", "message", "stream_id", "epoch", "offset"})}
 
 
-async def test_the_python_client_shows_them(server: RunningServer) -> None:
-    stream = key()
+async def test_python_client_returns_the_fields(server: RunningServer) -> None:
+    stream = new_key()
     await push_all(server, stream)
     async with connect(f"tcp://127.0.0.1:{server.port}") as sdk:
-        found: list[Told] = []
+        found: list[Fields] = []
         async with asyncio.timeout(20):
             async for event in await sdk.subscribe(stream.decode(), since=0.0):
                 assert isinstance(event, BrokyMessage), event
@@ -149,11 +140,18 @@ async def test_the_python_client_shows_them(server: RunningServer) -> None:
     assert found == EXPECTED
 
 
-@pytest.mark.parametrize("durability", ["memory", "journal"])
-@pytest.mark.parametrize("workers", ["1", "2"])
-async def test_they_outlive_a_restart_with_the_journal(tmp_path: Path, workers: str, durability: str) -> None:
+@pytest.mark.parametrize(
+    ("durability", "workers"),
+    [
+        ("journal", "1"),
+        pytest.param("memory", "1", marks=pytest.mark.tier("all")),
+        pytest.param("journal", "2", marks=pytest.mark.tier("all")),
+        pytest.param("memory", "2", marks=pytest.mark.tier("all")),
+    ],
+)
+async def test_journal_keeps_the_fields_across_a_restart(tmp_path: Path, workers: str, durability: str) -> None:
     flags = ("--public", "--data_dir", str(tmp_path), "--durability", durability, "--workers", workers)
-    stream = key()
+    stream = new_key()
     with running_server(*flags) as server:
         epoch = await push_all(server, stream)
         assert await read(server, stream) == EXPECTED
@@ -163,11 +161,12 @@ async def test_they_outlive_a_restart_with_the_journal(tmp_path: Path, workers: 
         assert await replayed(server, stream, epoch, 2) == EXPECTED[2:]
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("journal", [False, True], ids=["without a journal", "with a journal"])
-async def test_they_move_with_their_shards_to_other_nodes_of_a_ring(journal: bool) -> None:
-    """There the partition key is in the name."""
+async def test_ring_moves_the_fields_with_their_shards(journal: bool) -> None:
+    """In a ring the partition key is part of the name."""
     streams = {b"{%b}/fields" % name.encode(): name.encode() for name in streams_of_all_shards()}
-    expected = {stream: [(*said[:-1], partition) for said in EXPECTED] for stream, partition in streams.items()}
+    expected = {stream: [(*fields[:-1], partition) for fields in EXPECTED] for stream, partition in streams.items()}
     with running_ring("ab", journal=journal) as ring:
         await ring.healthy()
         for stream, partition in streams.items():
@@ -189,9 +188,10 @@ async def test_they_move_with_their_shards_to_other_nodes_of_a_ring(journal: boo
             assert await read(ring.nodes["b"], stream) == expected[stream]
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("broker", ["redis", "nats"])
-async def test_they_come_through_a_broker_to_all_nodes(broker: str) -> None:
-    stream = key()
+async def test_broker_passes_the_fields_to_other_nodes(broker: str) -> None:
+    stream = new_key()
     with ExitStack() as stack:
         if broker == "redis":
             flags = ("--broker", "redis", "--redis_url", stack.enter_context(redis_server()).url)
@@ -201,6 +201,6 @@ async def test_they_come_through_a_broker_to_all_nodes(broker: str) -> None:
         async with client(there) as subscriber:
             await subscriber.subscribe(stream)
             await push_all(here, stream)
-            assert await heard(subscriber, len(EXPECTED)) == EXPECTED
+            assert await live(subscriber, len(EXPECTED)) == EXPECTED
         assert await replayed(there, stream) == EXPECTED
         assert await read(there, stream) == EXPECTED

@@ -1,7 +1,4 @@
-"""A client over TCP that ends its side of the connection: everything that came whole before is answered, then comes our end."""
-
-import random
-from collections.abc import Iterator
+"""Half-closed Broky connections: the server answers all complete frames before the end, then closes its side."""
 
 import pytest
 
@@ -20,96 +17,87 @@ from ropewalk.protocol.broky.frames import (
 )
 from ropewalk.protocol.broky.runs import run_of
 from ropewalk.protocol.broky.tables import encode
-from tests.broky_client import BrokyClient, client
-from tests.metrics import metrics_when
-from tests.server import RunningServer, running_server
+from tests.broky_client import BrokyClient, answered_refs, client, new_key
+from tests.metrics import metrics, metrics_when
+from tests.scenarios.shared_servers import ServerWith
+from tests.server import RunningServer
 
 
-@pytest.fixture(scope="module", params=["alone", "workers", "journal"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One where nothing takes a while, one where every command does, and one where a push does."""
-    more = {"workers": ("--workers", "2"), "journal": ("--data_dir", str(tmp_path_factory.mktemp("data")))}
-    with running_server("--public", *more.get(request.param, ())) as running:
-        yield running
-        assert "Traceback" not in running.log(), running.log()
+@pytest.fixture(scope="module", params=["alone", "journal", pytest.param("workers", marks=pytest.mark.tier("all"))])
+def server(request: pytest.FixtureRequest, server_with: ServerWith) -> RunningServer:
+    """One where nothing takes time, one where pushes do, and one where every command does."""
+    flags = {"journal": ("--data_dir", "data"), "workers": ("--workers", "2")}
+    return server_with("--public", *flags.get(request.param, ()))
 
 
 @pytest.fixture
 def key() -> bytes:
-    return random.randbytes(12).hex().encode()
+    return new_key()
 
 
-async def said_last(broky: BrokyClient, *bodies: Body) -> list[Body]:
-    """What comes after these, and after the end of our side."""
+async def end_with(broky: BrokyClient, *bodies: Body) -> list[Body]:
+    """Sends these, ends our side, and returns everything that comes after it."""
     broky.send(*bodies)
     broky.writer.write_eof()
-    answers: list[Body] = []
-    while (answer := await broky.receive()) is not None:
-        answers.append(answer)
-    return answers
+    return await broky.rest()
 
 
-def refs_of(answers: list[Body]) -> list[int]:
-    return [ref for answer in answers if isinstance(answer, Pushed) for ref in answer.refs]
-
-
-async def test_a_pong_comes_behind_the_answers_to_pushes(server: RunningServer, key: bytes) -> None:
+async def test_pong_comes_after_the_answers_to_pushes(server: RunningServer, key: bytes) -> None:
     async with client(server) as broky:
-        answers = await said_last(broky, *[run_of(key, [b"x"], ref=ref) for ref in range(1, 6)], Ping(9))
-        assert refs_of(answers) == [1, 2, 3, 4, 5]
+        answers = await end_with(broky, *[run_of(key, [b"x"], ref=ref) for ref in range(1, 6)], Ping(9))
+        assert answered_refs(answers) == [1, 2, 3, 4, 5]
         assert isinstance(answers[-1], Pong)
 
 
-async def test_a_subscription_and_the_history_that_it_asks_for_are_answered(server: RunningServer, key: bytes) -> None:
+async def test_subscription_and_its_history_are_answered(server: RunningServer, key: bytes) -> None:
     async with client(server) as broky:
-        answers = await said_last(broky, run_of(key, [b"x"], ref=1), Subscribe(2, key, history=True), Ping(3))
+        answers = await end_with(broky, run_of(key, [b"x"], ref=1), Subscribe(2, key, history=True), Ping(3))
         assert [type(answer) for answer in answers] == [Pushed, Subscribed, Run, Pong]
     async with client(server) as broky:
-        answers = await said_last(broky, Subscribe(1, key, history=True))
+        answers = await end_with(broky, Subscribe(1, key, history=True))
         assert [type(answer) for answer in answers] == [Subscribed, Run]
 
 
-async def test_history_that_is_read_is_answered(server: RunningServer, key: bytes) -> None:
+async def test_read_of_history_is_answered(server: RunningServer, key: bytes) -> None:
     async with client(server) as broky:
-        answers = await said_last(broky, run_of(key, [b"x"], ref=1), History(2, key))
+        answers = await end_with(broky, run_of(key, [b"x"], ref=1), History(2, key))
         assert [type(answer) for answer in answers] == [Pushed, Run, HistoryPage]
     async with client(server) as broky:
-        assert [type(answer) for answer in await said_last(broky, History(2, key))] == [Run, HistoryPage]
+        assert [type(answer) for answer in await end_with(broky, History(2, key))] == [Run, HistoryPage]
 
 
-async def test_more_commands_than_a_session_takes_at_once_are_all_answered(server: RunningServer, key: bytes) -> None:
+async def test_more_commands_than_a_session_handles_at_once_are_all_answered(server: RunningServer, key: bytes) -> None:
     async with client(server) as broky:
         commands: list[Body] = [Subscribe(1, key + b"%d" % number) for number in range(200)]
-        answers = await said_last(broky, *commands, Ping(1))
+        answers = await end_with(broky, *commands, Ping(1))
         assert [type(answer) for answer in answers] == [Subscribed] * 200 + [Pong]
 
 
-async def test_the_beginning_of_a_frame_is_not_waited_for(server: RunningServer, key: bytes) -> None:
+async def test_incomplete_last_frame_is_ignored(server: RunningServer, key: bytes) -> None:
     async with client(server) as broky:
         broky.send(Subscribe(1, key), Ping(1))
         broky.writer.write(encode(Ping(2))[:-1])
-        assert [type(answer) for answer in await said_last(broky)] == [Subscribed, Pong]
+        assert [type(answer) for answer in await end_with(broky)] == [Subscribed, Pong]
 
 
-async def test_deliveries_end_with_the_answers(server: RunningServer, key: bytes) -> None:
-    """And so does the session, with nobody left behind."""
+async def test_deliveries_stop_with_the_answers_and_the_session_ends(server: RunningServer, key: bytes) -> None:
     async with client(server) as busy:
+        before = (await metrics(server))["connections"]
         for _ in range(5):
             async with client(server) as broky:
                 await broky.subscribe(key)
                 busy.send(run_of(key, [b"x"]))
-                answers = await said_last(broky, Unsubscribe(1, b"unknown"), Ping(1))
+                answers = await end_with(broky, Unsubscribe(1, b"unknown"), Ping(1))
                 assert [type(answer) for answer in answers if not isinstance(answer, Run)] == [Pong]
-        await metrics_when(server, lambda now: now["connections"] == 1)
+        await metrics_when(server, lambda now: now["connections"] == before)
 
 
-async def test_what_there_is_credit_for_is_sent_and_answers_are_too(server: RunningServer, key: bytes) -> None:
+async def test_deliveries_within_the_credit_and_all_answers_are_sent(server: RunningServer, key: bytes) -> None:
     async with client(server) as producer:
         producer.send(*[run_of(key, [bytes(1000)], ref=ref) for ref in range(1, 101)], Ping(1))
-        while not isinstance(await producer.receive(), Pong):
-            pass
+        await producer.until(Pong)
     async with client(server, credit=1) as broky:
-        answers = await said_last(broky, Subscribe(1, key, history=True), Credit(50_000), Subscribe(2, key + b"2"), Ping(3))
+        answers = await end_with(broky, Subscribe(1, key, history=True), Credit(50_000), Subscribe(2, key + b"2"), Ping(3))
         kinds = [type(answer) for answer in answers]
         assert kinds[0] is Subscribed
         assert kinds[-2:] == [Subscribed, Pong]
@@ -117,7 +105,7 @@ async def test_what_there_is_credit_for_is_sent_and_answers_are_too(server: Runn
         assert 0 < sum(answer.count for answer in answers if isinstance(answer, Run)) < 100
 
 
-async def test_all_of_a_long_history_comes(server: RunningServer, key: bytes) -> None:
+async def test_history_larger_than_the_kernel_buffers_is_sent_completely(server: RunningServer, key: bytes) -> None:
     """More than the kernel's buffers hold, so that some of it still waits when all commands are handled."""
     messages = 100
     async with client(server) as producer:

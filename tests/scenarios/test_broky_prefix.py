@@ -1,17 +1,13 @@
-"""Subscriptions by prefix over real sockets: which keys come, who may ask, and what it costs a server to be asked too much."""
+"""Broky subscriptions by prefix on real sockets: which keys they match, who may subscribe, and their limits."""
 
 import asyncio
 import os
 import random
 import signal
-import time
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 
-from ropewalk.adapters.apps.jwt import issue
-from ropewalk.core.signatures import sign_stream
 from ropewalk.protocol.broky.frames import (
     Credit,
     Gap,
@@ -28,21 +24,16 @@ from ropewalk.protocol.broky.frames import (
 )
 from ropewalk.protocol.broky.runs import run_of
 from tests.broky_client import BrokyClient, client
+from tests.clients.credentials import signed, token
 from tests.process_tree import store
+from tests.scenarios.shared_servers import SMALL_OUTBOX, ServerWith
 from tests.server import RunningServer, publish, running_server
 from tests.services import redis_server
 
-SECRET = "a secret that is long enough for everybody"
-
 
 @pytest.fixture(scope="module")
-def server(processes: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    file: Path = tmp_path_factory.mktemp("settings") / "ropewalk.toml"
-    file.write_text(
-        '[[streams]]\npattern = "nothing/*"\nhistory_limit = 0\n\n[[streams]]\npattern = "ticker/*"\nslow_consumer = "drop"\n'
-    )
-    with running_server("--public", "--config_path", str(file), "--ws_max_pending_size", "100kb") as running:
-        yield running
+def server(server_with: ServerWith, worker_flags: tuple[str, ...]) -> RunningServer:
+    return server_with(*SMALL_OUTBOX, *worker_flags)
 
 
 @pytest.fixture
@@ -52,7 +43,7 @@ async def broky(server: RunningServer) -> AsyncIterator[BrokyClient]:
 
 
 def unique(prefix: str = "") -> bytes:
-    """A prefix that nobody else uses."""
+    """A prefix that no other test uses."""
     return f"{prefix}{random.randbytes(8).hex()}/".encode()
 
 
@@ -67,9 +58,7 @@ async def push(producer: BrokyClient, *messages: tuple[bytes, bytes]) -> None:
         await producer.expect(Pushed)
 
 
-async def test_everything_new_on_keys_that_begin_with_it_comes_and_nothing_else(
-    broky: BrokyClient, server: RunningServer
-) -> None:
+async def test_prefix_delivers_new_messages_of_matching_keys_only(broky: BrokyClient, server: RunningServer) -> None:
     prefix = unique()
     async with client(server) as producer:
         await push(producer, (prefix + b"old", b"0"))
@@ -90,7 +79,7 @@ async def test_everything_new_on_keys_that_begin_with_it_comes_and_nothing_else(
         assert all(run.epoch for run in runs)
 
 
-async def test_a_prefix_is_bytes_and_may_end_in_the_middle_of_a_character(broky: BrokyClient, server: RunningServer) -> None:
+async def test_prefix_is_bytes_and_may_split_a_character(broky: BrokyClient, server: RunningServer) -> None:
     prefix = unique() + "é".encode()[:1]
     async with client(server) as producer:
         await subscribed(broky, prefix)
@@ -99,25 +88,26 @@ async def test_a_prefix_is_bytes_and_may_end_in_the_middle_of_a_character(broky:
         assert [run.key for run in await broky.messages(2)] == [whole, torn]
 
 
-async def test_streams_that_keep_nothing_come_too(broky: BrokyClient, server: RunningServer) -> None:
-    prefix = unique("nothing/")
+async def test_prefix_matches_ephemeral_streams(broky: BrokyClient, server: RunningServer) -> None:
+    prefix = unique("ephemeral/")
     async with client(server) as producer:
         await subscribed(broky, prefix)
-        producer.send(run_of(prefix + b"a", [b"1", b"2"]), run_of(prefix + b"b", [b"3"]), run_of(b"nothing/else", [b"no"]))
+        producer.send(run_of(prefix + b"a", [b"1", b"2"]), run_of(prefix + b"b", [b"3"]), run_of(b"ephemeral/else", [b"no"]))
         producer.send(run_of(prefix + b"a", [b"4"], ref=1))
         runs = await broky.messages(4)
         assert [(run.key[-1:], run.payload) for run in runs] == [(b"a", b"1"), (b"a", b"2"), (b"b", b"3"), (b"a", b"4")]
 
 
-async def test_the_empty_prefix_is_everything() -> None:
-    with running_server("--public") as server:
-        async with client(server) as broky, client(server) as producer:
-            await subscribed(broky, b"")
-            await push(producer, (b"one", b"1"), (b"\xff", b"2"))
-            assert [run.key for run in await broky.messages(2)] == [b"one", b"\xff"]
+async def test_empty_prefix_matches_every_key(broky: BrokyClient, server: RunningServer) -> None:
+    async with client(server) as producer:
+        await subscribed(broky, b"")
+        await push(producer, (b"one", b"1"), (b"\xff", b"2"))
+        assert [run.key for run in await broky.messages(2)] == [b"one", b"\xff"]
 
 
-async def test_what_is_pushed_after_the_answer_comes_however_many_subscribe_and_leave_meanwhile(server: RunningServer) -> None:
+async def test_prefix_delivers_everything_after_its_answer_while_others_come_and_go(
+    server: RunningServer,
+) -> None:
     prefix = unique()
     async with client(server) as producer:
 
@@ -136,9 +126,7 @@ async def test_what_is_pushed_after_the_answer_comes_however_many_subscribe_and_
         await asyncio.gather(*(subscribe_and_leave(b"%d-" % number) for number in range(6)))
 
 
-async def test_after_an_unsubscribe_nothing_comes_and_one_of_what_was_never_subscribed_does_no_harm(
-    broky: BrokyClient, server: RunningServer
-) -> None:
+async def test_unsubscribe_stops_deliveries_of_its_own_prefix_only(broky: BrokyClient, server: RunningServer) -> None:
     prefix = unique()
     async with client(server) as producer:
         await subscribed(broky, prefix)
@@ -153,44 +141,42 @@ async def test_after_an_unsubscribe_nothing_comes_and_one_of_what_was_never_subs
         assert (await broky.expect(Pong)).ref == 3
 
 
-async def test_a_message_comes_once_for_each_subscription_that_it_fits(broky: BrokyClient, server: RunningServer) -> None:
+async def test_message_is_delivered_once_for_each_matching_subscription(broky: BrokyClient, server: RunningServer) -> None:
     prefix = unique()
     async with client(server) as producer:
         await subscribed(broky, prefix)
         await subscribed(broky, prefix[:-1])
         await broky.subscribe(prefix + b"a")
-        await subscribed(broky, prefix)  # a repeated one is answered, and is no other
+        await subscribed(broky, prefix)  # a repeated subscription is answered and does not count twice
         await push(producer, (prefix + b"a", b"1"))
         assert [run.payload for run in await broky.messages(3)] == [b"1"] * 3
         broky.send(Ping(1))
         await broky.expect(Pong)
 
 
-@pytest.mark.parametrize("past", [{"history": True}, {"epoch": b"e"}, {"epoch": b"e", "offset": 3}, {"offset": 1}])
-async def test_there_is_no_history_by_prefix(broky: BrokyClient, past: dict[str, object]) -> None:
-    broky.send(Subscribe(4, b"k", Match.PREFIX, **past))  # type: ignore[arg-type]
-    refused = await broky.expect(Refused)
-    assert (refused.ref, refused.reason) == (4, Reason.MALFORMED)
-    assert "history" in refused.text
-    broky.send(Ping(1))
-    await broky.expect(Pong)
+async def test_history_by_prefix_is_refused(broky: BrokyClient) -> None:
+    for position in ({"history": True}, {"epoch": b"e"}, {"epoch": b"e", "offset": 3}, {"offset": 1}):
+        broky.send(Subscribe(4, b"k", Match.PREFIX, **position))
+        refused = await broky.expect(Refused)
+        assert (refused.ref, refused.reason, "history" in refused.text) == (4, Reason.MALFORMED, True), position
+        broky.send(Ping(1))
+        await broky.expect(Pong)
 
 
-async def test_only_where_streams_are_public() -> None:
-    with running_server("--secret", SECRET, "--enforce_jwt") as guarded:
-        async with client(guarded, issue(SECRET, '{"user":1}', int(time.time()) + 600)) as broky:
-            for prefix in (b"", b"private", sign_stream("private", SECRET).encode()):
-                broky.send(Subscribe(4, prefix, Match.PREFIX))
-                refused = await broky.expect(Refused)
-                assert (refused.ref, refused.reason) == (4, Reason.FORBIDDEN)
-                assert "public" in refused.text
+async def test_prefix_is_forbidden_where_streams_are_not_public(guarded: RunningServer) -> None:
+    async with client(guarded, token()) as broky:
+        for prefix in (b"", b"private", signed("private").encode()):
+            broky.send(Subscribe(4, prefix, Match.PREFIX))
+            refused = await broky.expect(Refused)
+            assert (refused.ref, refused.reason) == (4, Reason.FORBIDDEN)
+            assert "public" in refused.text
 
 
-async def test_prefixes_are_bounded_in_length_by_connection_and_by_process(broky: BrokyClient) -> None:
+async def test_prefixes_are_limited_in_length_and_by_connection_and_by_process(broky: BrokyClient) -> None:
     broky.send(Subscribe(4, bytes(513), Match.PREFIX))
     assert (await broky.expect(Refused)).reason is Reason.MALFORMED
-    with running_server("--public", "--max_subscriptions", "200", "--command_rate", "0", "--workers", "1") as server:
-        async with client(server) as first, client(server) as second:
+    with running_server("--public", "--max_subscriptions", "200", "--command_rate", "0", "--workers", "1") as bounded:
+        async with client(bounded) as first, client(bounded) as second:
             for connection, most in ((first, 200), (second, 56)):
                 for number in range(most):
                     connection.send(Subscribe(1, b"%d %d" % (most, number), Match.PREFIX))
@@ -202,17 +188,17 @@ async def test_prefixes_are_bounded_in_length_by_connection_and_by_process(broky
             assert (await second.expect(Subscribed)).ref == 5
 
 
-async def test_a_prefix_of_a_busy_server_is_bounded_as_any_other_slow_subscriber(server: RunningServer) -> None:
+async def test_slow_prefix_subscriber_is_closed_or_gets_a_gap(server: RunningServer) -> None:
     prefix, skips = unique(), unique("ticker/")
     async with client(server) as producer, client(server) as slow, client(server, credit=1) as skipping:
         await subscribed(slow, prefix)
-        slow.writer.transport.pause_reading()  # type: ignore[attr-defined]  # the stream reader's own transport
+        slow.pause_reading()
         await subscribed(skipping, skips)
         for number in range(120):
             await push(
                 producer, (prefix + b"%d" % number, bytes(100_000)), (skips + b"%d" % number, b"%d" % number + bytes(2000))
             )
-        slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        slow.resume_reading()
         while isinstance(body := await slow.receive(), Run):
             pass
         assert getattr(body, "reason", None) is Reason.SLOW
@@ -226,7 +212,8 @@ async def test_a_prefix_of_a_busy_server_is_bounded_as_any_other_slow_subscriber
         assert set(gaps) == {Gap(skips, Reason.SLOW)}
 
 
-async def test_after_the_store_process_was_lost_it_is_said_and_what_is_new_comes() -> None:
+@pytest.mark.tier("all")
+async def test_lost_store_process_is_reported_as_a_gap_and_deliveries_continue() -> None:
     prefix = unique()
     with running_server("--public", "--workers", "2") as server:
         async with client(server) as broky:
@@ -238,7 +225,7 @@ async def test_after_the_store_process_was_lost_it_is_said_and_what_is_new_comes
             assert (await broky.expect(Run)).payload == b"1"
 
 
-async def test_a_broker_that_cannot_says_so() -> None:
+async def test_broker_without_prefixes_refuses_them() -> None:
     with redis_server() as redis, running_server("--public", "--broker", "redis", "--redis_url", redis.url) as server:
         async with client(server) as broky:
             broky.send(Subscribe(4, b"k", Match.PREFIX))

@@ -1,4 +1,4 @@
-"""Pushes of the Python client in front of a server whose answers a test decides on."""
+"""Pushes of the Python client to a scripted server, whose answers the tests choose."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,20 +7,20 @@ from contextlib import asynccontextmanager
 import pytest
 import uvloop
 
-from ropewalk.client import Backoff, PublicationRefused, PublishUnavailable, Pusher, connect
+from ropewalk.client import PublicationRefused, PublishUnavailable, Pusher, connect
 from ropewalk.protocol.broky.frames import Body, Error, Hello, Ping, Pong, Pushed, Reason, Refused, Run, Subscribe, Welcome
 from ropewalk.protocol.broky.runs import decode
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.broky.tables import encode
-from tests.server import running_server
+from tests.broky_client import new_key
+from tests.scenarios.python_clients import QUICK, SECONDS, TCP
+from tests.scenarios.shared_servers import LONG_HISTORY, ServerWith
 
-SECONDS = 20
-QUICK = Backoff(first=0.02, cap=0.2)
 MAX_UNACKED = 4000
 
 
 class Server:
-    """Welcomes, answers pings, and leaves everything else to the test."""
+    """Answers Hello and pings; the test answers everything else."""
 
     def __init__(self) -> None:
         self.runs: asyncio.Queue[Run] = asyncio.Queue()
@@ -28,12 +28,12 @@ class Server:
         self.url = ""
         self._writer: asyncio.StreamWriter | None = None
 
-    def say(self, *bodies: Body) -> None:
+    def send(self, *bodies: Body) -> None:
         assert self._writer is not None
         self._writer.write(b"".join(map(encode, bodies)))
 
     def register(self, run: Run, offset: int) -> None:
-        self.say(Pushed((run.ref,), (offset,), b"\x01e"))
+        self.send(Pushed((run.ref,), (offset,), b"\x01e"))
 
     async def take(self, count: int) -> list[Run]:
         async with asyncio.timeout(SECONDS):
@@ -47,9 +47,9 @@ class Server:
                 match decode(frame):
                     case Hello():
                         self.hellos += 1
-                        self.say(Welcome(max_frame=100_000, max_unacked=MAX_UNACKED))
+                        self.send(Welcome(max_frame=100_000, max_unacked=MAX_UNACKED))
                     case Ping(ref):
-                        self.say(Pong(ref))
+                        self.send(Pong(ref))
                     case Run() as run:
                         self.runs.put_nowait(run)
         writer.close()
@@ -69,7 +69,7 @@ async def scripted() -> AsyncIterator[Server]:
         server.hang_up()
 
 
-async def test_pushes_do_not_wait_for_each_other_and_answers_may_come_in_any_order() -> None:
+async def test_pushes_are_pipelined_and_answered_in_any_order() -> None:
     async with scripted() as server, Pusher(server.url, backoff=QUICK) as pusher:
         pushes = [asyncio.create_task(pusher.push("k", b"%d" % number)) for number in range(8)]
         runs = await server.take(8)
@@ -79,12 +79,11 @@ async def test_pushes_do_not_wait_for_each_other_and_answers_may_come_in_any_ord
         assert [position.offset for position in await asyncio.gather(*pushes)] == list(range(1, 9))
 
 
-async def test_no_more_is_unanswered_than_the_server_allows() -> None:
+async def test_unacknowledged_bytes_stay_within_the_limit_of_the_server() -> None:
     async with scripted() as server, Pusher(server.url, backoff=QUICK) as pusher:
         pushes = [asyncio.create_task(pusher.push("k", bytes(1200))) for _ in range(5)]
         first = await server.take(2)
-        flushed = asyncio.create_task(pusher.flush())
-        await asyncio.wait_for(flushed, SECONDS)
+        await asyncio.wait_for(pusher.flush(), SECONDS)
         assert server.runs.empty()
         for offset, run in enumerate(first, 1):
             server.register(run, offset)
@@ -95,7 +94,7 @@ async def test_no_more_is_unanswered_than_the_server_allows() -> None:
         assert [position.offset for position in await asyncio.gather(*pushes)] == [1, 2, 3, 4, 5]
 
 
-async def test_what_was_not_answered_is_sent_again_as_it_was_and_in_its_order() -> None:
+async def test_unanswered_pushes_are_sent_again_unchanged_and_in_order() -> None:
     async with scripted() as server, Pusher(server.url, backoff=QUICK) as pusher:
         pushes = [asyncio.create_task(pusher.push("k", b"%d" % number)) for number in range(3)]
         before = await server.take(3)
@@ -109,21 +108,21 @@ async def test_what_was_not_answered_is_sent_again_as_it_was_and_in_its_order() 
         assert [(await push).offset for push in pushes] == [1, 2, 3]
 
 
-async def test_a_push_that_cannot_be_registered_now_is_tried_again_and_others_are_not_held_up() -> None:
+async def test_unavailable_push_is_retried_and_does_not_delay_others() -> None:
     async with scripted() as server, Pusher(server.url, attempts=2, backoff=QUICK) as pusher:
         first, second = (asyncio.create_task(pusher.push("k", payload)) for payload in (b"1", b"2"))
         one, two = await server.take(2)
-        server.say(Refused(one.ref, 0, Reason.UNAVAILABLE, "not now"))
+        server.send(Refused(one.ref, 0, Reason.UNAVAILABLE, "not now"))
         server.register(two, 1)
         assert (await second).offset == 1
         (one,) = await server.take(1)
-        server.say(Refused(one.ref, 0, Reason.UNAVAILABLE, "not now"))
+        server.send(Refused(one.ref, 0, Reason.UNAVAILABLE, "not now"))
         with pytest.raises(PublishUnavailable, match="not now"):
             await first
         assert server.hellos == 1
 
 
-async def test_a_program_that_gives_up_a_push_does_not_have_it_sent_again() -> None:
+async def test_cancelled_push_is_not_sent_again() -> None:
     async with scripted() as server, Pusher(server.url, backoff=QUICK) as pusher:
         given_up = asyncio.create_task(pusher.push("k", b"given up"))
         await server.take(1)
@@ -137,11 +136,11 @@ async def test_a_program_that_gives_up_a_push_does_not_have_it_sent_again() -> N
         assert (await other).offset == 1
 
 
-async def test_an_end_for_good_is_told_to_all_and_the_next_push_tries_anew() -> None:
+async def test_fatal_error_fails_pending_pushes_and_the_next_push_reconnects() -> None:
     async with scripted() as server, Pusher(server.url, backoff=QUICK) as pusher:
         pushes = [asyncio.create_task(pusher.push("k", b"x")) for _ in range(2)]
         await server.take(2)
-        server.say(Error(Reason.TOO_BIG, "too much"))
+        server.send(Error(Reason.TOO_BIG, "too much"))
         for push in pushes:
             with pytest.raises(PublicationRefused, match="too much"):
                 await push
@@ -152,7 +151,7 @@ async def test_an_end_for_good_is_told_to_all_and_the_next_push_tries_anew() -> 
         assert (await later).offset == 1
 
 
-async def test_a_server_that_says_nothing_is_left() -> None:
+async def test_server_that_does_not_answer_the_hello_is_given_up() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -165,21 +164,21 @@ async def test_a_server_that_says_nothing_is_left() -> None:
                 await pusher.push("k", b"x")
 
 
-async def test_an_unknown_frame_of_a_server_does_no_harm() -> None:
+async def test_unexpected_frames_of_the_server_are_ignored() -> None:
     async with scripted() as server, Pusher(server.url) as pusher:
         push = asyncio.create_task(pusher.push("k", b"x"))
         (run,) = await server.take(1)
-        server.say(Subscribe(1, b"k"), Pong(99), Pushed((12345,), (1,), b"\x00"), Refused(777, 0, Reason.FORBIDDEN, "?"))
+        server.send(Subscribe(1, b"k"), Pong(99), Pushed((12345,), (1,), b"\x00"), Refused(777, 0, Reason.FORBIDDEN, "?"))
         server.register(run, 1)
         assert (await push).offset == 1
 
 
-def test_it_works_on_uvloop_too() -> None:
+def test_client_on_uvloop(server_with: ServerWith) -> None:
     async def converse(url: str) -> None:
         async with connect(url, backoff=QUICK) as client:
-            stream = await client.subscribe("uvloop")
+            stream = await client.subscribe(name)
             for _ in range(3):
-                await asyncio.gather(*(client.push("uvloop", [b"x"] * 10) for _ in range(10)))
+                await asyncio.gather(*(client.push(name, [b"x"] * 10) for _ in range(10)))
                 client.cut()
             got = 0
             async with asyncio.timeout(SECONDS):
@@ -189,5 +188,5 @@ def test_it_works_on_uvloop_too() -> None:
                         break
             assert got == 300
 
-    with running_server("--public", "--history_limit", "1000") as server:
-        uvloop.run(converse(f"tcp://127.0.0.1:{server.port}"))
+    name = new_key().decode()
+    uvloop.run(converse(TCP.url(server_with(*LONG_HISTORY))))

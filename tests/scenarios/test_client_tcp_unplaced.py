@@ -1,212 +1,174 @@
-"""The Python client over TCP, where there are no positions to go on from: subscriptions by prefix, and ephemeral streams."""
+"""The Python client over Broky without positions to continue from: subscriptions by prefix, and ephemeral streams."""
 
-import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from ropewalk.client import (
     AlreadySubscribed,
-    Backoff,
     BrokyMessage,
     Client,
-    Event,
     Gap,
-    Message,
     NotSupported,
     Position,
     Pusher,
     Stream,
     SubscriptionRejected,
-    connect,
 )
-from ropewalk.core.signatures import API_PHRASE, derive
 from ropewalk.model.errors import UserMistake
+from ropewalk.protocol.stream_keys import name_of
+from tests.broky_client import new_key
+from tests.clients.credentials import SECRET
 from tests.process_tree import store
+from tests.scenarios.python_clients import API_KEY, CABLE, TCP, Wire, pusher_to, take, take_broky, take_event
 from tests.scenarios.relay import Relay, relay_to
+from tests.scenarios.shared_servers import EPHEMERAL, ServerWith
 from tests.server import RunningServer, running_server
 
-SECONDS = 20
-QUICK = Backoff(first=0.02, cap=0.2)
+
+@pytest.fixture(scope="module")
+def server(server_with: ServerWith, worker_flags: tuple[str, ...]) -> RunningServer:
+    return server_with("--public", *worker_flags)
 
 
-@pytest.fixture(scope="module", params=["1", "2"])
-def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
-    with running_server("--public", "--workers", request.param) as running:
-        yield running
-
-
-@pytest.fixture(scope="module", params=["1", "2"])
-def forgetful(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
-    with running_server("--public", "--history_limit", "0", "--workers", request.param) as running:
-        yield running
-
-
-@pytest.fixture
-async def relay(server: RunningServer) -> AsyncIterator[Relay]:
-    async with relay_to(server.port) as relay:
-        yield relay
+@pytest.fixture(scope="module")
+def ephemeral(server_with: ServerWith, worker_flags: tuple[str, ...]) -> RunningServer:
+    return server_with(*EPHEMERAL, *worker_flags)
 
 
 @pytest.fixture
 async def client(relay: Relay) -> AsyncIterator[Client]:
-    async with connect(relay.url.replace("http", "tcp"), backoff=QUICK) as client:
+    async with TCP.client(relay) as client:
         yield client
 
 
 @pytest.fixture
 async def pusher(server: RunningServer) -> AsyncIterator[Pusher]:
-    async with Pusher(server.url) as pusher:
+    async with pusher_to(server) as pusher:
         yield pusher
 
 
-async def take(stream: Stream) -> Event:
-    return await asyncio.wait_for(anext(stream), SECONDS)
+@pytest.fixture
+def name() -> str:
+    return new_key().decode()
 
 
 async def take_messages(stream: Stream, count: int) -> list[tuple[str, int, bytes]]:
-    events = [await take(stream) for _ in range(count)]
+    events = [await take_event(stream) for _ in range(count)]
     return [(event.stream, event.offset, event.payload) for event in events if isinstance(event, BrokyMessage)]
 
 
 # --- by prefix --------------------------------------------------------------------------------------------------------
 
 
-async def test_all_keys_that_begin_with_it_are_followed_each_in_its_order(client: Client, pusher: Pusher) -> None:
-    stream = await client.subscribe("one/", prefix=True)
-    await pusher.push("one/a", [b"1", b"2"])
-    await pusher.push("other", b"no")
-    await pusher.push(b"one/\xff", b"3")
-    await pusher.push("one/a", b"4")
+async def test_prefix_delivers_all_matching_keys_each_in_order(client: Client, pusher: Pusher, name: str) -> None:
+    prefix, key = f"{name}/", f"{name}/a"
+    stream = await client.subscribe(prefix, prefix=True)
+    await pusher.push(key, [b"1", b"2"])
+    await pusher.push(name, b"no")
+    await pusher.push(prefix.encode() + b"\xff", b"3")
+    await pusher.push(key, b"4")
     got = await take_messages(stream, 4)
-    assert [message for message in got if message[0] == "one/a"] == [("one/a", 1, b"1"), ("one/a", 2, b"2"), ("one/a", 3, b"4")]
-    assert ("~b64:b25lL_8", 1, b"3") in got
+    assert [message for message in got if message[0] == key] == [(key, 1, b"1"), (key, 2, b"2"), (key, 3, b"4")]
+    assert (name_of(prefix.encode() + b"\xff"), 1, b"3") in got
     await stream.unsubscribe()
     with pytest.raises(StopAsyncIteration):
         await anext(stream)
-    exact = await client.subscribe("one/a", position=Position("", 0))
+    exact = await client.subscribe(key, position=Position("", 0))
     assert [offset for _, offset, _ in await take_messages(exact, 3)] == [1, 2, 3]
 
 
-async def test_what_came_without_a_connection_is_said_to_be_missing(client: Client, relay: Relay, pusher: Pusher) -> None:
-    stream = await client.subscribe("cut/", prefix=True)
-    await pusher.push("cut/a", b"1")
-    assert await take_messages(stream, 1) == [("cut/a", 1, b"1")]
-    relay.open = False
-    relay.break_links()
-    await pusher.push("cut/a", b"2")
-    relay.open = True
-    assert await take(stream) == Gap("cut/", "disconnected")
-    await pusher.push("cut/a", b"3")
-    assert await take_messages(stream, 1) == [("cut/a", 3, b"3")]
+async def test_lost_connection_of_a_prefix_is_a_gap(client: Client, relay: Relay, pusher: Pusher, name: str) -> None:
+    prefix, key = f"{name}/", f"{name}/a"
+    stream = await client.subscribe(prefix, prefix=True)
+    await pusher.push(key, b"1")
+    assert await take_messages(stream, 1) == [(key, 1, b"1")]
+    with relay.closed():
+        await pusher.push(key, b"2")
+    assert await take_event(stream) == Gap(prefix, "disconnected")
+    await pusher.push(key, b"3")
+    assert await take_messages(stream, 1) == [(key, 3, b"3")]
 
 
-async def test_subscriptions_that_overlap_are_refused_here(client: Client) -> None:
-    await client.subscribe("over/", prefix=True)
-    await client.subscribe("under/a")
+async def test_overlapping_subscriptions_are_refused_by_the_client(client: Client, name: str) -> None:
+    await client.subscribe(f"{name}/over/", prefix=True)
+    await client.subscribe(f"{name}/under/a")
     for wrong in (
-        client.subscribe("over/a"),
-        client.subscribe("over/a", prefix=True),
-        client.subscribe("over", prefix=True),
-        client.subscribe("under", prefix=True),
+        client.subscribe(f"{name}/over/a"),
+        client.subscribe(f"{name}/over/a", prefix=True),
+        client.subscribe(f"{name}/over", prefix=True),
+        client.subscribe(f"{name}/under", prefix=True),
     ):
         with pytest.raises(AlreadySubscribed):
             await wrong
-    for past in ({"since": 1.0}, {"position": Position("", 0)}):
-        with pytest.raises(UserMistake, match="no past"):
-            await client.subscribe("past/", prefix=True, **past)
+    with pytest.raises(UserMistake, match="no past"):
+        await client.subscribe(f"{name}/past/", prefix=True, since=1.0)
+    with pytest.raises(UserMistake, match="no past"):
+        await client.subscribe(f"{name}/past/", prefix=True, position=Position("", 0))
 
 
-async def test_it_is_for_public_streams_over_tcp(server: RunningServer) -> None:
-    async with connect(server.url) as cable:
+async def test_prefix_needs_broky_and_public_streams(server: RunningServer, server_with: ServerWith, name: str) -> None:
+    async with CABLE.client(server) as cable:
         with pytest.raises(NotSupported, match="tcp://"):
-            await cable.subscribe("a", prefix=True)
-    with running_server("--secret", "qwerty", "--noauth") as guarded:
-        url, key = f"tcp://127.0.0.1:{guarded.port}", derive("qwerty", API_PHRASE)
-        async with connect(url, key=key) as client:
-            with pytest.raises(SubscriptionRejected):
-                await client.subscribe("a", prefix=True)
-            assert (await client.push("a", b"x")).offset == 1
+            await cable.subscribe(name, prefix=True)
+    async with TCP.client(server_with("--secret", SECRET, "--noauth"), key=API_KEY) as client:
+        with pytest.raises(SubscriptionRejected):
+            await client.subscribe(name, prefix=True)
+        assert (await client.push(name, b"x")).offset == 1
 
 
 # --- ephemeral --------------------------------------------------------------------------------------------------------
 
 
-async def test_messages_of_an_ephemeral_stream_have_no_positions_and_a_lost_connection_is_said(
-    forgetful: RunningServer,
-) -> None:
+async def test_ephemeral_messages_have_no_positions_and_a_lost_connection_is_a_gap(ephemeral: RunningServer, name: str) -> None:
     async with (
-        relay_to(forgetful.port) as relay,
-        connect(relay.url.replace("http", "tcp"), backoff=QUICK) as client,
-        connect(forgetful.url) as cable,
-        Pusher(forgetful.url) as pusher,
+        relay_to(ephemeral.port) as relay,
+        TCP.client(relay) as client,
+        CABLE.client(ephemeral) as cable,
+        pusher_to(ephemeral) as pusher,
     ):
-        stream = await client.subscribe("gone")
-        text = await cable.subscribe("gone")
-        assert await pusher.push("gone", [b"%d" % number for number in range(100)]) == Position("", 0)
-        assert await take_messages(stream, 100) == [("gone", 0, b"%d" % number) for number in range(100)]
+        stream = await client.subscribe(name)
+        text = await cable.subscribe(name)
+        assert await pusher.push(name, [b"%d" % number for number in range(100)]) == Position("", 0)
+        assert await take_messages(stream, 100) == [(name, 0, b"%d" % number) for number in range(100)]
         assert len([await take(text) for _ in range(100)]) == 100
         relay.break_links()
-        assert await take(stream) == Gap("gone", "disconnected", Position("", 0))
-        await pusher.push("gone", b"again")
-        assert await take_messages(stream, 1) == [("gone", 0, b"again")]
+        assert await take_event(stream) == Gap(name, "disconnected", Position("", 0))
+        await pusher.push(name, b"again")
+        assert await take_messages(stream, 1) == [(name, 0, b"again")]
 
 
-async def test_a_lost_connection_to_an_ephemeral_stream_is_said_before_anything_has_come(forgetful: RunningServer) -> None:
-    async with (
-        relay_to(forgetful.port) as relay,
-        connect(relay.url.replace("http", "tcp"), backoff=QUICK) as client,
-        Pusher(forgetful.url) as pusher,
-    ):
-        stream = await client.subscribe("silent")
+async def test_lost_connection_of_a_silent_ephemeral_stream_is_a_gap(ephemeral: RunningServer, name: str) -> None:
+    async with relay_to(ephemeral.port) as relay, TCP.client(relay) as client, pusher_to(ephemeral) as pusher:
+        stream = await client.subscribe(name)
         for _ in range(2):
-            relay.open = False
-            relay.break_links()
-            await pusher.push("silent", b"lost")
-            relay.open = True
-            assert await take(stream) == Gap("silent", "disconnected", Position("", 0))
-        await pusher.push("silent", b"again")
-        assert await take_messages(stream, 1) == [("silent", 0, b"again")]
+            with relay.closed():
+                await pusher.push(name, b"lost")
+            assert await take_event(stream) == Gap(name, "disconnected", Position("", 0))
+        await pusher.push(name, b"again")
+        assert await take_messages(stream, 1) == [(name, 0, b"again")]
 
 
-async def test_a_stream_with_history_that_was_silent_before_a_lost_connection_loses_nothing(
-    client: Client, relay: Relay, pusher: Pusher
-) -> None:
-    await pusher.push("stood", b"before")
-    streams = [await client.subscribe("stood"), await client.subscribe("new")]
-    relay.open = False
-    relay.break_links()
-    for name in ("stood", "new"):
-        await pusher.push(name, b"meanwhile")
-    relay.open = True
-    assert await take_messages(streams[0], 1) == [("stood", 2, b"meanwhile")]
-    assert await take_messages(streams[1], 1) == [("new", 1, b"meanwhile")]
-
-
-@pytest.mark.parametrize("scheme", ["tcp", "http"])
-@pytest.mark.parametrize("before", [0, 1])
-async def test_what_may_be_lost_between_processes_is_said(scheme: str, before: int) -> None:
-    with running_server("--public", "--history_limit", "0", "--workers", "2") as running:
-        async with connect(f"{scheme}://127.0.0.1:{running.port}") as client, Pusher(running.url) as pusher:
-            stream = await client.subscribe("doubtful")
-            for _ in range(before):
-                await pusher.push("doubtful", b"1")
-                assert isinstance(await take(stream), Message)
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("wire", [TCP, CABLE], ids=["tcp", "cable"])
+async def test_lost_store_process_is_a_gap_of_ephemeral_streams(wire: Wire) -> None:
+    with running_server(*EPHEMERAL, "--workers", "2") as running:
+        async with wire.client(running) as client, pusher_to(running) as pusher:
+            silent, used = await client.subscribe("silent"), await client.subscribe("used")
+            await pusher.push("used", b"1")
+            await take(used)
             os.kill(store(running), signal.SIGKILL)
-            gap = await take(stream)
-            assert repr(gap) == repr(Gap("doubtful", "trimmed", Position("", 0)))
+            for stream, name in ((silent, "silent"), (used, "used")):
+                assert repr(await take_event(stream)) == repr(Gap(name, "trimmed", Position("", 0)))
 
 
-async def test_a_run_of_an_ephemeral_stream_comes_as_its_producer_sent_it(forgetful: RunningServer) -> None:
-    url = f"tcp://127.0.0.1:{forgetful.port}"
-    async with connect(url) as client, Pusher(url) as pusher:
-        stream = await client.subscribe("as it is")
-        await pusher.push("as it is", [b"1", b"2"], uids=[b"a" * 20, b"b" * 20], ts_producer=[5, 6])
-        first, second = await take(stream), await take(stream)
-        assert isinstance(first, BrokyMessage)
-        assert isinstance(second, BrokyMessage)
+async def test_ephemeral_run_keeps_the_fields_of_its_producer(ephemeral: RunningServer, name: str) -> None:
+    async with TCP.client(ephemeral) as client, pusher_to(ephemeral) as pusher:
+        stream = await client.subscribe(name)
+        await pusher.push(name, [b"1", b"2"], uids=[b"a" * 20, b"b" * 20], ts_producer=[5, 6])
+        first, second = await take_broky(stream), await take_broky(stream)
         assert [(each.payload, each.uid, each.ts_producer) for each in (first, second)] == [
             (b"1", b"a" * 20, 5),
             (b"2", b"b" * 20, 6),

@@ -9,8 +9,8 @@ from tests.cable import BASE, Cable
 from tests.conformance.applications.restores import subscribed
 from tests.conformance.applications.rpc_process import rpc_process
 from tests.metrics import metrics_when
-from tests.scenarios.conftest import WORKERS
 from tests.scenarios.rpc_outage import disconnect_calls
+from tests.scenarios.shared_servers import WORKERS
 from tests.server import RunningServer, running_server
 from tests.waiting import until
 

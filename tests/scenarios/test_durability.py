@@ -20,7 +20,7 @@ from tests.cable import Cable, cable, identifier
 from tests.metrics import metrics, metrics_when
 from tests.process_tree import keeper
 from tests.scenarios.command_line import run_ropewalk
-from tests.scenarios.conftest import WORKERS
+from tests.scenarios.shared_servers import WORKERS
 from tests.server import RunningServer, publish, running_server
 
 TIMEOUT = 60.0

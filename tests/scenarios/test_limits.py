@@ -10,7 +10,7 @@ import pytest
 
 from tests.cable import Cable, Closed, cable, identifier, kind
 from tests.metrics import metrics, metrics_when
-from tests.scenarios.conftest import ServerWith
+from tests.scenarios.shared_servers import ServerWith
 from tests.server import RunningServer, publish, running_server
 
 LARGE = "." * 60_000

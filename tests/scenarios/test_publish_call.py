@@ -1,38 +1,23 @@
-"""Publishing in one call against the real server: from threads, from loops, after a fork, and over a network that breaks."""
+"""`ropewalk.publish` and `apublish` against the real server: from threads, from loops, after a fork, and without an answer."""
 
 import asyncio
 import os
 import subprocess
 import sys
 from asyncio import to_thread
-from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from ropewalk import apublish, apublish_batch, configure, publish, publish_batch
 from ropewalk.client import Draft, KeyRefused, PublicationRefused, PublishUnavailable, Receipt, direct
-from ropewalk.core.signatures import API_PHRASE, derive
 from tests.cable import cable
+from tests.certificates import CERTIFICATE
+from tests.clients.credentials import SECRET
 from tests.scenarios.command_line import ENVIRON, SECONDS
-from tests.scenarios.relay import Relay, relay_to
+from tests.scenarios.python_clients import API_KEY
+from tests.scenarios.relay import Relay
 from tests.server import RunningServer, running_server
-
-SECRET = "a secret of sixteen bytes or more"
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    with running_server("--public") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def closed_server() -> Iterator[RunningServer]:
-    with running_server("--secret", SECRET) as server:
-        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +28,9 @@ def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def relay(server: RunningServer) -> AsyncIterator[Relay]:
-    async with relay_to(server.port) as relay:
-        configure(url=relay.url)
-        yield relay
+def relay(relay: Relay) -> Relay:
+    configure(url=relay.url)
+    return relay
 
 
 def run_script(script: str, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -54,10 +38,10 @@ def run_script(script: str, *flags: str, **variables: str) -> subprocess.Complet
     return subprocess.run(program, capture_output=True, text=True, timeout=SECONDS, env={**ENVIRON, **variables})
 
 
-# --- what a call does -------------------------------------------------------------------------------------------------
+# --- calls -------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_published_has_its_position_and_reaches_subscribers(server: RunningServer) -> None:
+async def test_publication_returns_its_position_and_reaches_subscribers(server: RunningServer) -> None:
     configure(url=server.url)
     async with cable(server) as client:
         await client.subscribe("call/both")
@@ -80,13 +64,13 @@ async def test_every_option_of_a_call_reaches_the_server(server: RunningServer) 
         assert (await other.expect("note"))["message"] == "sorted"
 
 
-def test_a_uid_of_ones_own_gets_its_first_position_back(server: RunningServer) -> None:
+def test_repeated_uid_gets_the_first_position(server: RunningServer) -> None:
     configure(url=server.url)
     first = publish("call/uid", 1, uid="order-7")
     assert asyncio.run(apublish("call/uid", 1, uid="order-7")) == Receipt("call/uid", first.epoch, first.offset, True)
 
 
-def test_a_batch_is_registered_in_its_order_or_not_at_all(server: RunningServer) -> None:
+def test_batch_is_registered_in_order_or_not_at_all(server: RunningServer) -> None:
     configure(url=server.url)
     with pytest.raises(PublicationRefused) as refused:
         publish_batch([Draft("call/batch", 1), Draft("", 2)])
@@ -98,57 +82,54 @@ def test_a_batch_is_registered_in_its_order_or_not_at_all(server: RunningServer)
     assert refused.value.index == 2
 
 
-# --- where to, and with which key -------------------------------------------------------------------------------------
+# --- address and key -------------------------------------------------------------------------------------
 
 
-def test_the_environment_says_where_to_and_one_secret_is_enough(
-    closed_server: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ROPEWALK_URL", closed_server.url)
+def test_address_and_key_are_taken_from_the_environment(keyed: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPEWALK_URL", keyed.url)
     monkeypatch.setenv("ROPEWALK_SECRET", SECRET)
     assert publish("call/environment", 1).offset == 1
     assert asyncio.run(apublish("call/environment", 2)).offset == 2
 
 
-def test_what_is_configured_comes_before_the_environment(closed_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configure_overrides_the_environment(keyed: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROPEWALK_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("ROPEWALK_SECRET", "another")
-    configure(url=closed_server.url, key=derive(SECRET, API_PHRASE))
+    configure(url=keyed.url, key=API_KEY)
     assert publish("call/configured", 1).offset == 1
 
 
-def test_a_wrong_key_is_refused_and_a_missing_one_is_explained(closed_server: RunningServer) -> None:
-    configure(url=closed_server.url, key="guess")
+def test_wrong_key_is_refused_and_a_missing_one_is_explained(keyed: RunningServer) -> None:
+    configure(url=keyed.url, key="guess")
     with pytest.raises(KeyRefused) as refused:
         publish("call/refused", 1)
     assert "ROPEWALK_SECRET" not in str(refused.value)
-    configure(url=closed_server.url)
+    configure(url=keyed.url)
     with pytest.raises(KeyRefused, match="set ROPEWALK_SECRET"):
         publish("call/refused", 1)
     with pytest.raises(KeyRefused, match="set ROPEWALK_SECRET"):
         asyncio.run(apublish("call/refused", 1))
 
 
-def test_a_certificate_is_checked(tmp_path: Path) -> None:
+def test_certificate_is_verified(tls_server: RunningServer) -> None:
     script = """
 import asyncio, ropewalk
-print(ropewalk.publish("tls", 1).offset, ropewalk.publish("tls", 2).offset, asyncio.run(ropewalk.apublish("tls", 3)).offset)
+print(ropewalk.publish("call/tls", 1).offset, ropewalk.publish("call/tls", 2).offset)
+print(asyncio.run(ropewalk.apublish("call/tls", 3)).offset)
 """
-    tls = ("--ssl_cert", str(FIXTURES / "tls_cert.pem"), "--ssl_key", str(FIXTURES / "tls_key.pem"))
-    with running_server("--public", *tls) as server:
-        trusting = run_script(script, ROPEWALK_URL=server.url, SSL_CERT_FILE=str(FIXTURES / "tls_cert.pem"))
-        assert (trusting.stdout, trusting.stderr) == ("1 2 3\n", "")
-        named = run_script(script, ROPEWALK_URL=server.url, ROPEWALK_CA_FILE=str(FIXTURES / "tls_cert.pem"))
-        assert (named.stdout, named.stderr) == ("4 5 6\n", "")
-        wary = run_script(script, ROPEWALK_URL=server.url)
-        assert wary.returncode == 1
-        assert "certificate verify failed" in wary.stderr
+    trusting = run_script(script, ROPEWALK_URL=tls_server.url, SSL_CERT_FILE=CERTIFICATE)
+    assert (trusting.stdout, trusting.stderr) == ("1 2\n3\n", "")
+    named = run_script(script, ROPEWALK_URL=tls_server.url, ROPEWALK_CA_FILE=CERTIFICATE)
+    assert (named.stdout, named.stderr) == ("4 5\n6\n", "")
+    wary = run_script(script, ROPEWALK_URL=tls_server.url)
+    assert wary.returncode == 1
+    assert "certificate verify failed" in wary.stderr
 
 
 # --- connections ------------------------------------------------------------------------------------------------------
 
 
-async def test_calls_one_after_another_share_a_connection(relay: Relay) -> None:
+async def test_sequential_calls_share_a_connection(relay: Relay) -> None:
     for _ in range(3):
         await to_thread(publish, "call/kept", 1)
     assert relay.accepted == 1
@@ -157,7 +138,7 @@ async def test_calls_one_after_another_share_a_connection(relay: Relay) -> None:
     assert relay.accepted == 2
 
 
-async def test_threads_publish_at_once_on_connections_of_their_own(relay: Relay) -> None:
+async def test_threads_publish_concurrently_on_separate_connections(relay: Relay) -> None:
     def publish_some(thread: int) -> list[int]:
         return [publish("call/threads", [thread, n]).offset for n in range(20)]
 
@@ -169,7 +150,7 @@ async def test_threads_publish_at_once_on_connections_of_their_own(relay: Relay)
     assert relay.accepted <= 8
 
 
-async def test_a_restart_of_the_server_between_two_calls_is_not_noticed_even_by_transient_ones() -> None:
+async def test_calls_succeed_after_a_restart_even_if_they_are_transient() -> None:
     with running_server("--public") as first_life:
         configure(url=first_life.url)
         await apublish("call/restart", 1)
@@ -180,7 +161,7 @@ async def test_a_restart_of_the_server_between_two_calls_is_not_noticed_even_by_
             await apublish("call/restart", 4, transient=True)
 
 
-async def test_after_a_fork_parent_and_child_have_connections_of_their_own(relay: Relay) -> None:
+async def test_parent_and_child_of_a_fork_have_separate_connections(relay: Relay) -> None:
     script = """
 import os, ropewalk
 ropewalk.publish("call/fork", "before")
@@ -196,7 +177,7 @@ if child:
     assert relay.accepted == 2
 
 
-def test_a_program_ends_without_complaints_of_open_connections(server: RunningServer) -> None:
+def test_program_exits_without_resource_warnings(server: RunningServer) -> None:
     script = """
 import asyncio, ropewalk
 async def main():
@@ -214,10 +195,10 @@ loop.close()
     assert (result.returncode, result.stderr) == (0, "")
 
 
-# --- when there is no answer ------------------------------------------------------------------------------------------
+# --- missing answers ------------------------------------------------------------------------------------------
 
 
-async def test_a_publication_whose_answer_was_lost_is_registered_once(relay: Relay) -> None:
+async def test_publication_whose_answer_is_lost_is_registered_once(relay: Relay) -> None:
     relay.answers_lost = 1
     first = await to_thread(publish, "call/once", 1)
     assert (first.offset, first.duplicate) == (1, True)
@@ -226,14 +207,14 @@ async def test_a_publication_whose_answer_was_lost_is_registered_once(relay: Rel
     assert (second.offset, second.duplicate) == (2, True)
 
 
-async def test_a_transient_publication_is_not_sent_twice(relay: Relay) -> None:
+async def test_transient_publication_is_not_sent_twice(relay: Relay) -> None:
     relay.answers_lost = 1
     with pytest.raises(PublishUnavailable):
         await to_thread(publish, "call/transient", 1, transient=True)
     assert relay.accepted == 1
 
 
-async def test_a_server_that_says_nothing_is_waited_for_no_longer_than_configured(relay: Relay) -> None:
+async def test_missing_answer_is_reported_after_the_timeout(relay: Relay) -> None:
     configure(url=relay.url, timeout=0.2)
     relay.freeze()
     with pytest.raises(PublishUnavailable, match="gave no answer"):
@@ -242,7 +223,7 @@ async def test_a_server_that_says_nothing_is_waited_for_no_longer_than_configure
         await apublish("call/frozen", 1)
 
 
-async def test_a_server_that_is_not_there_is_unavailable() -> None:
+async def test_unreachable_server_is_unavailable() -> None:
     configure(url="http://127.0.0.1:1", timeout=0.2)
     with pytest.raises(PublishUnavailable, match="cannot be reached"):
         await to_thread(publish, "call/away", 1)

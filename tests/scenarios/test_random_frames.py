@@ -1,4 +1,4 @@
-"""Nobody can break the server by what they send: whatever it is ends in an answer, and no session is left over."""
+"""Random input over real connections: the server answers all of it and keeps no session."""
 
 import json
 from collections.abc import Iterator
@@ -12,8 +12,11 @@ from tests.metrics import metrics_when
 from tests.server import RunningServer, publish, running_server
 from tests.tcp import client_frame, tcp
 
-# Each example is a whole connection to a real server, so there are fewer of them than inside tests make.
-EFFORT = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# Each example is a whole connection to a real server, so there are fewer than in the tests of single functions.
+MAX_EXAMPLES = 60
+EFFORT = settings(
+    max_examples=min(settings().max_examples, MAX_EXAMPLES), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 STREAM = "random"
 NAMES = st.sampled_from([identifier(STREAM), identifier("other"), '{"channel":"Chat"}', "", "{", "null"]) | st.text(max_size=20)
@@ -40,7 +43,7 @@ PLAUSIBLE = st.fixed_dictionaries(
 MIXED_UP = st.fixed_dictionaries(
     {}, optional=dict.fromkeys(("command", "identifier", "data", "history", "presence", "type"), JSON)
 )
-"""The right names with anything behind them."""
+"""The right names with any values."""
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +52,8 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
-async def assert_well(server: RunningServer) -> None:
-    """All sessions are gone, nothing was logged as our own failure, and a new client is served."""
+async def assert_server_is_idle_and_serves(server: RunningServer) -> None:
+    """All sessions have ended, the server logged no traceback, and it serves a new client."""
     await metrics_when(server, lambda now: now["sessions"] == 0 and now["streams_listened"] == 0)
     assert "Traceback" not in server.log(), server.log()
     async with cable(server) as client:
@@ -62,7 +65,7 @@ async def assert_well(server: RunningServer) -> None:
 
 @EFFORT
 @given(commands=st.lists(PLAUSIBLE | MIXED_UP, min_size=1, max_size=12))
-async def test_any_commands_are_followed_or_refused_one_after_another(server: RunningServer, commands: list[object]) -> None:
+async def test_random_commands_are_handled_or_refused(server: RunningServer, commands: list[object]) -> None:
     async with cable(server) as client:
         for command in commands:
             await client.send_raw(json.dumps(command))
@@ -71,30 +74,30 @@ async def test_any_commands_are_followed_or_refused_one_after_another(server: Ru
             await client.until("pong")
         except (Closed, ConnectionError):
             assert (await client.closed())[0] in (1003, 1007)
-    await assert_well(server)
+    await assert_server_is_idle_and_serves(server)
 
 
 @EFFORT
 @given(messages=st.lists(st.binary(max_size=300) | st.text(max_size=300).map(str.encode), min_size=1, max_size=5))
-async def test_any_bytes_in_good_frames_end_in_an_answer(server: RunningServer, messages: list[bytes]) -> None:
+async def test_random_bytes_in_valid_frames_close_the_connection(server: RunningServer, messages: list[bytes]) -> None:
     async with tcp(server, upgraded=True) as link:
-        # Some are commands by chance and do not end it; the last one is none.
+        # Some are commands by chance and do not end the connection; the last one is not a command.
         await link.send(b"".join(client_frame(message) for message in [*messages, b"\xff"]))
         assert await link.close_code() in (1003, 1007)
-    await assert_well(server)
+    await assert_server_is_idle_and_serves(server)
 
 
 @EFFORT
 @given(data=st.binary(min_size=1, max_size=600))
-async def test_any_bytes_in_place_of_frames_leave_nothing_behind(server: RunningServer, data: bytes) -> None:
+async def test_random_bytes_in_place_of_frames_leave_no_session(server: RunningServer, data: bytes) -> None:
     async with tcp(server, upgraded=True) as link:
         await link.send(data)
-    await assert_well(server)
+    await assert_server_is_idle_and_serves(server)
 
 
 @EFFORT
 @given(data=st.binary(min_size=1, max_size=600), ended=st.booleans())
-async def test_any_bytes_in_place_of_a_request_leave_nothing_behind(server: RunningServer, data: bytes, ended: bool) -> None:
+async def test_random_bytes_in_place_of_a_request_leave_no_session(server: RunningServer, data: bytes, ended: bool) -> None:
     async with tcp(server) as link:
         await link.send(data + b"\r\n\r\n" * ended)
-    await assert_well(server)
+    await assert_server_is_idle_and_serves(server)

@@ -18,7 +18,7 @@ from tests.cable import BASE, Cable, Closed, cable
 from tests.clients.credentials import SECRET, token
 from tests.metrics import metrics_when
 from tests.process_tree import store, worker_of, workers
-from tests.scenarios.conftest import WORKERS
+from tests.scenarios.shared_servers import WORKERS
 from tests.server import RunningServer, publish, running_server
 from tests.waiting import SECONDS, until
 

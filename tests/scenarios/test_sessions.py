@@ -6,7 +6,7 @@ import pytest
 from tests.cable import BASE, EXTENDED, Cable, cable, identifier
 from tests.clients.credentials import BROADCAST_KEY, SECRET, SHORT_LIFE, token
 from tests.metrics import metrics, metrics_when
-from tests.scenarios.conftest import ServerWith
+from tests.scenarios.shared_servers import ServerWith
 from tests.server import RunningServer, publish, running_server
 
 SMALL_SESSION = 2048

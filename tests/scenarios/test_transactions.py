@@ -17,7 +17,7 @@ import pytest
 from tests.arrow_rows import columns_body, rows_body
 from tests.cable import cable
 from tests.clients.credentials import SECRET
-from tests.scenarios.conftest import WORKERS, ServerWith
+from tests.scenarios.shared_servers import WORKERS, ServerWith
 from tests.server import RunningServer, running_server
 
 TIMEOUT = 60.0

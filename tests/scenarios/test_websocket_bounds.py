@@ -10,7 +10,7 @@ import pytest
 from ropewalk.adapters.endpoints.websocket import KERNEL_BUFFER
 from tests.cable import cable, identifier
 from tests.metrics import metrics, metrics_when
-from tests.scenarios.conftest import ServerWith
+from tests.scenarios.shared_servers import ServerWith
 from tests.server import RunningServer, publish, running_server
 from tests.tcp import CONTINUATION, PING, PONG, TEXT, Tcp, client_frame, tcp, upgrade_request
 

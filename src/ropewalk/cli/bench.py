@@ -8,7 +8,7 @@ import asyncio
 import os
 import resource
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from secrets import token_hex
 
@@ -170,8 +170,9 @@ async def _open(plan: BenchPlan, tally: BenchTally) -> list[WSTransport]:
     place = addresses(plan.url).cable
     # pings would be counted by nobody and cost both sides
     cable = str(URL(place).update_query({"pi": "0"} | ({"jid": plan.token} if plan.token else {})))
+    links: list[WSTransport] = []
 
-    async def one() -> WSTransport:
+    async def one() -> None:
         async with slots:
             transport, subscriber = await ws_connect(
                 lambda: Subscriber(plan, tally),
@@ -179,13 +180,28 @@ async def _open(plan: BenchPlan, tally: BenchTally) -> list[WSTransport]:
                 ssl_context=tls,
                 extra_headers={"Sec-WebSocket-Protocol": SUBPROTOCOL},
             )
+            links.append(transport)
             assert isinstance(subscriber, Subscriber)
             await asyncio.wait_for(subscriber.ready, TIMEOUT)
-            return transport
 
     try:
-        return await asyncio.gather(*(one() for _ in range(plan.subscribers)))
+        await _all_or_none([one() for _ in range(plan.subscribers)], links)
+        return links
     except TimeoutError:
         raise NoAnswer(TIMEOUT, STREAM_MAY_BE_AWAY) from None
     except (OSError, WSError) as error:
         raise unreached(place, error) from error
+
+
+async def _all_or_none(opening: list[Coroutine[None, None, None]], links: list[WSTransport]) -> None:
+    """If one of the connections fails, the others are closed."""
+    tasks = [asyncio.ensure_future(each) for each in opening]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for link in links:
+            link.disconnect()
+        raise

@@ -27,6 +27,7 @@ class BrokyLink(asyncio.Protocol):
         self.heard = True
         self.reads = True
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._disconnected = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -38,6 +39,7 @@ class BrokyLink(asyncio.Protocol):
             self._owner.arrived(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._disconnected.set()
         if not self.closed.done():
             self.closed.set_result(None)
 
@@ -69,6 +71,16 @@ class BrokyLink(asyncio.Protocol):
             self.closed.set_result(None)
         if self._transport is not None:
             self._transport.close()
+
+    async def wait_disconnected(self, seconds: float) -> None:
+        """Wait until the socket is closed after `leave`: until what was written is sent, and over TLS until the server has
+        confirmed the end. Aborts the connection if that takes longer."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._disconnected.wait()
+        except TimeoutError:
+            self.cut()
+            await self._disconnected.wait()
 
     def cut(self) -> None:
         """Break the connection without a word, as a failing network would."""

@@ -59,6 +59,9 @@ from ropewalk.protocol.broky.tables import encode
 FLUSH_SECONDS = 1.0
 """What was sent without an answer has so long to be handled before a client closes."""
 
+CLOSE_SECONDS = 1.0
+"""How long a client that closes waits for the end of its connection before it aborts it."""
+
 T = TypeVar("T")
 
 
@@ -86,6 +89,7 @@ class BrokySession(MessagesOnly):
         self._pace = ReadingPace()
         self._splitter = FrameSplitter()
         self._link: BrokyLink | None = None
+        self._left: BrokyLink | None = None  # the last one that was let go
         self._opening: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._verdict: Redial | End | Unreachable | None = None
@@ -117,6 +121,8 @@ class BrokySession(MessagesOnly):
             self._task.cancel()
             await asyncio.wait([self._task])
         self._finish(Ended("the client is closed"))
+        if self._left is not None:
+            await self._left.wait_disconnected(CLOSE_SECONDS)
 
     def cut(self) -> None:
         """Break the connection, as a failing network would. The session comes back by itself."""
@@ -330,6 +336,7 @@ class BrokySession(MessagesOnly):
         for stream in self._streams.values():
             stream.live.clear()
         link.leave()
+        self._left = link
 
     async def _obey(self, verdict: Redial | End | Unreachable) -> float | None:
         match verdict:
