@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.server import Address
 
-TIMEOUT = 60.0  # matters only where a test fails
+TIMEOUT = 60.0  # it only matters where the condition never holds
 
 
 async def metrics(server: Address) -> dict[str, float]:

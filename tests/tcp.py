@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from tests.server import Address
 
-TIMEOUT = 60.0  # matters only where a test fails
+TIMEOUT = 60.0
 
 TEXT, BINARY, CONTINUATION, CLOSE, PING, PONG = 0x1, 0x2, 0x0, 0x8, 0x9, 0xA
 

@@ -1,4 +1,4 @@
-"""The web examples as a person runs them: a web process and a Ropewalk with its channels, and a visitor."""
+"""The web examples as a person runs them: a web process and a Ropewalk with its channels, and somebody who visits them."""
 
 import contextlib
 import os
@@ -100,7 +100,7 @@ def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes]) -> None:
 
 
 class Visitor:
-    """A visitor with the cookies of a browser, who does what the page does."""
+    """Somebody with a browser's cookies, who does what the page does."""
 
     def __init__(self, site: Site, http: aiohttp.ClientSession) -> None:
         self._site = site
@@ -134,8 +134,8 @@ class Visitor:
         return {cookie.key: cookie.value for cookie in self.jar}
 
     def cable(self, welcome: bool = True) -> contextlib.AbstractAsyncContextManager[Cable]:
-        cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
-        return cable(self._site.server, welcome=welcome, headers={"Cookie": cookies})
+        told = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        return cable(self._site.server, welcome=welcome, headers={"Cookie": told})
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.certificates import tls_flags
+from tests.certificates import TLS_FLAGS
 from tests.clients.credentials import SECRET
 from tests.scenarios.relay import Relay, relay_to
 from tests.scenarios.shared_servers import WORKERS, ServerWith, shared_servers
@@ -46,7 +46,7 @@ def keyed(server_with: ServerWith) -> RunningServer:
 
 @pytest.fixture(scope="module")
 def tls_server(server_with: ServerWith) -> RunningServer:
-    return server_with("--public", "--sse", *tls_flags())
+    return server_with("--public", "--sse", *TLS_FLAGS)
 
 
 @pytest.fixture

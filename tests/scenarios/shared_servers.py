@@ -10,6 +10,7 @@ ServerWith = Callable[..., RunningServer]
 """Returns the server with these flags."""
 
 WORKERS = ("--workers", "2")
+
 LONG_HISTORY = ("--public", "--history_limit", "2000")
 SHORT_HISTORY = ("--public", "--history_limit", "5")
 EPHEMERAL = ("--public", "--history_limit", "0")

@@ -32,7 +32,7 @@ from ropewalk.protocol.broky.tables import encode
 from tests.broky_client import BrokyClient, answered_refs, client, new_key, one_by_one, stranger
 from tests.broky_frames import damaged
 from tests.cable import cable
-from tests.certificates import trust
+from tests.certificates import trusting_context
 from tests.clients.credentials import FOREIGN_SECRET, SECRET, signed, token
 from tests.metrics import metrics
 from tests.scenarios.shared_servers import SHORT_HISTORY, ServerWith
@@ -276,7 +276,7 @@ async def test_unknown_version_is_refused(server: RunningServer) -> None:
 
 
 async def test_broky_over_tls(tls_server: RunningServer) -> None:
-    async with client(tls_server, tls=trust()) as broky:
+    async with client(tls_server, tls=trusting_context()) as broky:
         broky.send(run_of(new_key(), [b"x"], ref=1))
         assert (await broky.expect(Pushed)).offsets == (1,)
 

@@ -35,7 +35,7 @@ from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
 from ropewalk.protocol.broky.tables import encode
 from tests.broky_client import BrokyClient, answered_refs, client, close, new_key, one_by_one, stranger
 from tests.cable import Cable, cable
-from tests.certificates import trust
+from tests.certificates import trusting_context
 from tests.clients.credentials import SECRET
 from tests.metrics import metrics, metrics_when
 from tests.process_tree import children
@@ -347,7 +347,7 @@ async def test_subscriber_that_pauses_gets_every_message_and_answer_in_order(str
 
 
 async def test_garbage_inside_tls_ends_the_connection_and_does_not_affect_other_clients(tls_server: RunningServer) -> None:
-    context = trust()
+    context = trusting_context()
 
     def spoil(port: int) -> None:
         with socket.create_connection(("127.0.0.1", port)) as sock, context.wrap_socket(sock) as inside:

@@ -397,7 +397,7 @@ async def test_stream_is_already_subscribed_under_its_signed_name(guarded: Runni
 
 def test_client_over_tls_closes_its_connection_before_the_event_loop_ends(tls_server: RunningServer, name: str) -> None:
     async def push() -> None:
-        async with connect(f"tls://127.0.0.1:{tls_server.port}", ca_file=str(CERTIFICATE)) as client:
+        async with connect(f"tls://127.0.0.1:{tls_server.port}", ca_file=CERTIFICATE) as client:
             await client.push(name, b"1")
 
     asyncio.run(push())
@@ -406,7 +406,7 @@ def test_client_over_tls_closes_its_connection_before_the_event_loop_ends(tls_se
 
 async def test_client_over_tls(tls_server: RunningServer, name: str) -> None:
     url = f"tls://127.0.0.1:{tls_server.port}"
-    async with connect(url, ca_file=str(CERTIFICATE), backoff=QUICK) as client:
+    async with connect(url, ca_file=CERTIFICATE, backoff=QUICK) as client:
         stream = await client.subscribe(name)
         await client.push(name, [b"1", b"2"])
         client.cut()

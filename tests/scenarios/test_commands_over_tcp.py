@@ -150,7 +150,7 @@ def test_bench_counts_every_delivery(server: RunningServer) -> None:
 
 def test_bench_over_tls(tls_server: RunningServer) -> None:
     words = ("bench", "--tcp", "--url", tls_server.url, "--subscribers", "2", "--messages", "5")
-    result = run_ropewalk(*words, "--ca_file", str(CERTIFICATE))
+    result = run_ropewalk(*words, "--ca_file", CERTIFICATE)
     assert "every one delivered" in result.stdout, result.stderr
     assert "--ca_file names a file" in run_ropewalk(*words).stderr
 

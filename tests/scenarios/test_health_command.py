@@ -40,7 +40,7 @@ def test_certificate_is_verified(tls_server: RunningServer) -> None:
     untrusted = run_ropewalk("health", "--url", url)
     assert untrusted.returncode == 2
     assert "--ca_file" in untrusted.stderr
-    assert run_ropewalk("health", "--url", url, "--ca_file", str(CERTIFICATE)).stdout == "ok\n"
+    assert run_ropewalk("health", "--url", url, "--ca_file", CERTIFICATE).stdout == "ok\n"
 
 
 def test_tcp_address_is_a_usage_error() -> None:

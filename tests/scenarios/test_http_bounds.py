@@ -19,7 +19,7 @@ import pytest
 from ropewalk.protocol.broky.frames import Error, Hello, Reason, Welcome
 from ropewalk.protocol.broky.tables import encode, read
 from tests.cable import Cable, cable
-from tests.certificates import trust
+from tests.certificates import trusting_context
 from tests.clients.credentials import BROADCAST_KEY, SECRET
 from tests.metrics import metrics, metrics_when
 from tests.scenarios.shared_servers import ServerWith
@@ -28,12 +28,6 @@ from tests.tcp import HEALTH, Tcp, tcp, upgrade_request
 from tests.waiting import until
 
 EVENTS = b"GET /events?stream=news HTTP/1.1\r\nhost: x\r\n\r\n"
-
-
-@pytest.fixture
-def guarded(server_with: ServerWith) -> RunningServer:
-    """With a key for publishers."""
-    return server_with("--secret", SECRET)
 
 
 async def counted(server: RunningServer, reason: str) -> float:
@@ -104,15 +98,15 @@ async def test_compressed_bodies_without_a_key_do_not_delay_clients() -> None:
     assert worst < floor / 4
 
 
-async def test_publisher_with_the_key_may_compress(guarded: RunningServer) -> None:
+async def test_publisher_with_the_key_may_compress(keyed: RunningServer) -> None:
     body = gzip.compress(json.dumps({"stream": "news", "data": "1"}).encode())
     key = {"Authorization": f"Bearer {BROADCAST_KEY}"}
-    before = await metrics(guarded)
-    assert await post(guarded, "/_broadcast", body, **key, Content_Encoding="gzip") == 201
-    assert await post(guarded, "/_broadcast", b"not gzip", **key, Content_Encoding="gzip") == 422
-    assert await post(guarded, "/_broadcast", body, **key, Content_Encoding="br") == 415
-    assert await post(guarded, "/_broadcast", gzip.compress(bytes(2 << 20)), **key, Content_Encoding="gzip") == 413
-    after = await metrics(guarded)
+    before = await metrics(keyed)
+    assert await post(keyed, "/_broadcast", body, **key, Content_Encoding="gzip") == 201
+    assert await post(keyed, "/_broadcast", b"not gzip", **key, Content_Encoding="gzip") == 422
+    assert await post(keyed, "/_broadcast", body, **key, Content_Encoding="br") == 415
+    assert await post(keyed, "/_broadcast", gzip.compress(bytes(2 << 20)), **key, Content_Encoding="gzip") == 413
+    after = await metrics(keyed)
     assert after["refusals_total{bad_body}"] == before["refusals_total{bad_body}"] + 2
     assert after["refusals_total{body_too_large}"] == before["refusals_total{body_too_large}"] + 1
 
@@ -142,13 +136,13 @@ def chunks(body: bytes, size: int) -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
-async def test_body_with_more_framing_than_data_is_refused(guarded: RunningServer) -> None:
-    refused = await counted(guarded, "chunks")
+async def test_body_with_more_framing_than_data_is_refused(keyed: RunningServer) -> None:
+    refused = await counted(keyed, "chunks")
     for data in FRAMINGS.values():
         for path in (b"/health", b"/_broadcast", b"/nowhere"):
-            await flood(guarded, CHUNKED % path, data, (16 << 20) // len(data))
+            await flood(keyed, CHUNKED % path, data, (16 << 20) // len(data))
             refused += 1
-            await counted_when(guarded, "chunks", refused)
+            await counted_when(keyed, "chunks", refused)
 
 
 @pytest.mark.alone
@@ -207,14 +201,14 @@ def expecting(key: str, length: int) -> bytes:
     return f"{head}content-length: {length}\r\n\r\n".encode()
 
 
-async def test_expect_100_continue_is_refused_before_the_body_or_continued(guarded: RunningServer) -> None:
+async def test_expect_100_continue_is_refused_before_the_body_or_continued(keyed: RunningServer) -> None:
     for key, length, status in (("wrong", 40, 401), (BROADCAST_KEY, 10**8, 413), (BROADCAST_KEY, 10**18, 413)):
-        async with tcp(guarded) as link:
+        async with tcp(keyed) as link:
             await link.send(expecting(key, length))
             assert (await link.response())[0] == status, (key, length)
             assert await link.to_the_end() == b""  # the body might come after all
     body = b'{"stream":"continued","data":"1"}'
-    async with tcp(guarded) as link:
+    async with tcp(keyed) as link:
         await link.send(expecting(BROADCAST_KEY, len(body)))
         assert await link.head() == b"HTTP/1.1 100 Continue\r\n\r\n"
         await link.send(body)
@@ -319,7 +313,7 @@ async def test_responses_that_are_not_read_do_not_pile_up() -> None:
 @pytest.mark.tier("all")
 async def test_tls_handshake_has_a_timeout(tls_server: RunningServer) -> None:
     async def failed() -> float:
-        async with aiohttp.ClientSession() as http, http.get(f"{tls_server.url}/metrics", ssl=trust()) as response:
+        async with aiohttp.ClientSession() as http, http.get(f"{tls_server.url}/metrics", ssl=trusting_context()) as response:
             found = re.search(r'ropewalk_refusals_total{reason="handshake"} (\S+)', await response.text())
             return float(found[1]) if found else 0
 

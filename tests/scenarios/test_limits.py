@@ -62,6 +62,7 @@ async def test_client_over_the_command_rate_does_not_delay_others(limited: Runni
         await hasty.expect("pong")
         await patient.quiet()
         assert (await metrics(limited))["commands_total"] - before < 600
+        await hasty.cut()  # the server would read the close frame after all commands
 
 
 async def test_commands_over_the_rate_are_handled_later_and_in_order() -> None:

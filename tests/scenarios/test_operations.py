@@ -12,7 +12,7 @@ from ropewalk import __version__
 from ropewalk.app.stop_signals import ECHO_SECONDS
 from ropewalk.client import Unreachable, connect
 from tests.cable import Cable, Closed, cable, identifier, kind
-from tests.certificates import trust
+from tests.certificates import trusting_context
 from tests.clients.credentials import BROADCAST_KEY, SECRET, token
 from tests.metrics import metrics, metrics_when
 from tests.scenarios.shared_servers import WORKERS, ServerWith
@@ -101,17 +101,17 @@ async def test_second_signal_ends_the_server_at_once() -> None:
 
 async def test_tls_carries_websocket_and_http_on_the_same_port(tls_server: RunningServer) -> None:
     assert tls_server.url.startswith("https://")
-    async with cable(tls_server, ssl=trust()) as client, aiohttp.ClientSession() as http:
+    async with cable(tls_server, ssl=trusting_context()) as client, aiohttp.ClientSession() as http:
         await client.subscribe("same port")
-        async with http.get(f"{tls_server.url}/events?stream=same%20port", ssl=trust()) as events:
+        async with http.get(f"{tls_server.url}/events?stream=same%20port", ssl=trusting_context()) as events:
             message = {"stream": "same port", "data": json.dumps("." * 500_000)}  # more than one write takes
-            async with http.post(f"{tls_server.url}/_broadcast", json=message, ssl=trust()) as response:
+            async with http.post(f"{tls_server.url}/_broadcast", json=message, ssl=trusting_context()) as response:
                 assert response.status == 201
             assert await client.messages(1) == ["." * 500_000]
             received = b""
             while b"." * 500_000 not in received:
                 received += await events.content.readany()
-    async with tcp(tls_server, tls=trust()) as link:
+    async with tcp(tls_server, tls=trusting_context()) as link:
         assert (await health(link))[0] == 200
         await link.upgrade()
         await link.send(client_frame(b'{"command":"ping"}'))

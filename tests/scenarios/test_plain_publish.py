@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ropewalk.core.signatures import BROADCAST_PHRASE, derive
 from tests.cable import cable
-from tests.certificates import trust
+from tests.certificates import trusting_context
 from tests.metrics import metrics
 from tests.server import RunningServer, running_server
 from tests.tcp import HEALTH, Tcp, tcp
@@ -43,7 +43,7 @@ async def test_publishing_and_reading_alternate_on_one_connection(server: Runnin
 
 
 async def test_publishing_and_reading_alternate_over_tls(tls_server: RunningServer) -> None:
-    async with tcp(tls_server, tls=trust()) as link:
+    async with tcp(tls_server, tls=trusting_context()) as link:
         await publish_and_read(link)
 
 

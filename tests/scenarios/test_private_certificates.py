@@ -12,18 +12,17 @@ from ropewalk.client.publish_request import Draft
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.options import Address
 from ropewalk.pipeline.wire import Wire
-from tests.certificates import CERTIFICATE, KEY, RENEWED_CERTIFICATE, RENEWED_KEY, tls_flags
+from tests.certificates import CERTIFICATE, KEY, RENEWED_CERTIFICATE, RENEWED_KEY, TLS_FLAGS
 from tests.scenarios.command_line import run_ropewalk, running_program
 from tests.server import RunningServer, running_server
 from tests.services import free_port
 
-TRUSTED = str(CERTIFICATE)
 NEVER = Backoff(first=1e6, cap=1e6)  # a retry would outlast the test
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with running_server("--public", "--data_dir", str(tmp_path_factory.mktemp("data")), *tls_flags()) as server:
+    with running_server("--public", "--data_dir", str(tmp_path_factory.mktemp("data")), *TLS_FLAGS) as server:
         yield server
 
 
@@ -36,7 +35,7 @@ COMMANDS = [
 
 def test_command_trusts_the_certificates_of_its_file(server: RunningServer) -> None:
     for words in COMMANDS:
-        result = run_ropewalk(*words, "--url", server.url, "--ca_file", TRUSTED)
+        result = run_ropewalk(*words, "--url", server.url, "--ca_file", CERTIFICATE)
         assert (result.returncode, result.stderr) == (0, ""), words
 
 
@@ -62,18 +61,18 @@ def test_commands_take_the_address_from_the_settings_of_the_server(server: Runni
     settings = tmp_path / "ropewalk.toml"
     settings.write_text(f'[server]\nport = {server.port}\nssl_cert = "{CERTIFICATE}"\nssl_key = "{KEY}"\n')
     for words in COMMANDS:
-        result = run_ropewalk(*words, "--ca_file", TRUSTED, ROPEWALK_CONFIG_PATH=str(settings))
+        result = run_ropewalk(*words, "--ca_file", CERTIFICATE, ROPEWALK_CONFIG_PATH=str(settings))
         assert result.returncode == 0, result.stderr
 
 
 async def test_client_and_publisher_trust_the_file(server: RunningServer) -> None:
-    async with connect(server.url, ca_file=TRUSTED) as client:
+    async with connect(server.url, ca_file=CERTIFICATE) as client:
         receipt = await client.publish("tls/client", "hi")
         stream = await client.subscribe("tls/client", position=Position("", 0))
         event = await anext(aiter(stream))
         assert isinstance(event, Message)
         assert (event.offset, event.data) == (receipt.offset, "hi")
-    async with Publisher(server.url, ca_file=TRUSTED) as publisher:
+    async with Publisher(server.url, ca_file=CERTIFICATE) as publisher:
         assert (await publisher.publish("tls/client", "ho")).offset == receipt.offset + 1
 
 
@@ -88,14 +87,15 @@ async def test_untrusted_certificate_is_an_error_without_retries(server: Running
     assert issubclass(CertificateUntrusted, PublishError)
 
 
-@pytest.mark.parametrize("scheme", ["https", pytest.param("tls", marks=pytest.mark.tier("all"))])
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("scheme", ["https", "tls"])
 async def test_client_retries_when_the_certificate_is_untrusted_later(scheme: str) -> None:
     port = free_port()
-    url, trusting = f"{scheme}://127.0.0.1:{port}", ("--ca_file", TRUSTED)
+    url, trusting = f"{scheme}://127.0.0.1:{port}", ("--ca_file", CERTIFICATE)
     words = ("-m", "ropewalk", "tail", "tls/later", "--from", "1", "--url", url, *trusting)
 
-    def server(certificate: Path, key: Path) -> AbstractContextManager[RunningServer]:
-        return running_server("--public", "--port", str(port), *tls_flags(certificate, key))
+    def server(certificate: str, key: str) -> AbstractContextManager[RunningServer]:
+        return running_server("--public", "--port", str(port), "--ssl_cert", certificate, "--ssl_key", key)
 
     async with AsyncExitStack() as programs:
         with server(CERTIFICATE, KEY):
@@ -112,7 +112,7 @@ async def test_client_retries_when_the_certificate_is_untrusted_later(scheme: st
 
 
 def test_blocking_publish_call_verifies_the_certificate(server: RunningServer) -> None:
-    trusting = Direct(server.url, "", 10.0, TRUSTED)
+    trusting = Direct(server.url, "", 10.0, CERTIFICATE)
     assert [trusting.publish_batch([Draft("tls/blocking", 1)])[0].offset for _ in range(2)] == [1, 2]
     with pytest.raises(CertificateUntrusted):
         Direct(server.url, "", 1e6, "").publish_batch([Draft("tls/blocking", 1)])
@@ -121,7 +121,7 @@ def test_blocking_publish_call_verifies_the_certificate(server: RunningServer) -
 
 
 async def test_asynchronous_publish_call_verifies_the_certificate(server: RunningServer) -> None:
-    trusting = Direct(server.url, "", 10.0, TRUSTED)
+    trusting = Direct(server.url, "", 10.0, CERTIFICATE)
     assert [(await trusting.apublish_batch([Draft("tls/async", 1)]))[0].offset for _ in range(2)] == [1, 2]
     await trusting.aclose()
     wary = Direct(server.url, "", 10.0, "")
@@ -131,7 +131,7 @@ async def test_asynchronous_publish_call_verifies_the_certificate(server: Runnin
 
 
 def test_pipeline_verifies_the_certificate_without_retries(server: RunningServer, tmp_path: Path) -> None:
-    assert len(Wire(Address(server.url, ca=TRUSTED)).spans()) == 16
+    assert len(Wire(Address(server.url, ca=CERTIFICATE)).spans()) == 16
     with pytest.raises(UserMistake, match="caFile"):
         Wire(Address(server.url, retries=10_000)).spans()  # so many retries would outlast the test
     with pytest.raises(UserMistake, match="cannot be read"):

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from ropewalk.client import connect
-from tests.certificates import CERTIFICATE, KEY, trust
+from tests.certificates import CERTIFICATE, KEY, trusting_context
 from tests.docs.pages import ROOT, blocks
 from tests.prerequisites import proxy_path
 from tests.server import RunningServer, publish, running_server
@@ -59,7 +59,7 @@ def observing(directory: Path, *flags: str) -> Iterator[RunningServer]:
 
 @contextlib.asynccontextmanager
 async def http(local: str = "127.0.0.1") -> AsyncIterator[aiohttp.ClientSession]:
-    connector = aiohttp.TCPConnector(local_addr=(local, 0), ssl=trust())
+    connector = aiohttp.TCPConnector(local_addr=(local, 0), ssl=trusting_context())
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session:
         yield session
 
@@ -201,8 +201,8 @@ def nginx(directory: Path, port: int, upstream: int) -> list[str]:
         snippet("nginx"),
         ("server 127.0.0.1:8080;", f"server 127.0.0.1:{upstream};"),
         ("listen 443 ssl;", f"listen 127.0.0.1:{port} ssl;"),
-        ("/etc/ssl/live.example.com/fullchain.pem", str(CERTIFICATE)),
-        ("/etc/ssl/live.example.com/privkey.pem", str(KEY)),
+        ("/etc/ssl/live.example.com/fullchain.pem", CERTIFICATE),
+        ("/etc/ssl/live.example.com/privkey.pem", KEY),
     )
     temporary = "".join(
         f"{kind}_temp_path {directory}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -213,7 +213,7 @@ def nginx(directory: Path, port: int, upstream: int) -> list[str]:
 
 
 def haproxy(directory: Path, port: int, upstream: int) -> list[str]:
-    (directory / "both.pem").write_text(CERTIFICATE.read_text() + KEY.read_text())
+    (directory / "both.pem").write_text(Path(CERTIFICATE).read_text() + Path(KEY).read_text())
     text = replaced(
         snippet("haproxy"),
         ("bind :443 ssl crt /etc/ssl/live.example.com/both.pem", f"bind 127.0.0.1:{port} ssl crt {directory}/both.pem"),

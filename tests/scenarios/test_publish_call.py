@@ -117,9 +117,9 @@ import asyncio, ropewalk
 print(ropewalk.publish("call/tls", 1).offset, ropewalk.publish("call/tls", 2).offset)
 print(asyncio.run(ropewalk.apublish("call/tls", 3)).offset)
 """
-    trusting = run_script(script, ROPEWALK_URL=tls_server.url, SSL_CERT_FILE=str(CERTIFICATE))
+    trusting = run_script(script, ROPEWALK_URL=tls_server.url, SSL_CERT_FILE=CERTIFICATE)
     assert (trusting.stdout, trusting.stderr) == ("1 2\n3\n", "")
-    named = run_script(script, ROPEWALK_URL=tls_server.url, ROPEWALK_CA_FILE=str(CERTIFICATE))
+    named = run_script(script, ROPEWALK_URL=tls_server.url, ROPEWALK_CA_FILE=CERTIFICATE)
     assert (named.stdout, named.stderr) == ("4 5\n6\n", "")
     wary = run_script(script, ROPEWALK_URL=tls_server.url)
     assert wary.returncode == 1

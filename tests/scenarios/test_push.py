@@ -92,7 +92,7 @@ async def test_push_needs_the_publishing_key(keyed: RunningServer) -> None:
 
 
 async def test_push_over_tls(tls_server: RunningServer) -> None:
-    async with Pusher(tls_server.url, ca_file=str(CERTIFICATE)) as pusher:
+    async with Pusher(tls_server.url, ca_file=CERTIFICATE) as pusher:
         assert (await pusher.push(b"sdk/tls", [b"x"])).offset == 1
 
 

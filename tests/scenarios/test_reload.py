@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from tests.cable import Cable, cable, kind
-from tests.certificates import CERTIFICATE, KEY, RENEWED_CERTIFICATE, RENEWED_KEY, tls_flags, trust
+from tests.certificates import CERTIFICATE, KEY, RENEWED_CERTIFICATE, RENEWED_KEY, trusting_context
 from tests.clients.credentials import token
 from tests.metrics import metrics, metrics_when
 from tests.server import RunningServer, running_server
@@ -186,8 +186,8 @@ async def test_renewed_certificate_is_used_and_an_invalid_one_is_not(tmp_path: P
 
     shutil.copy(CERTIFICATE, cert)
     shutil.copy(KEY, key)
-    former, renewed = trust(), trust(RENEWED_CERTIFICATE)
-    with running_server("--public", *tls_flags(cert, key)) as server:
+    former, renewed = trusting_context(), trusting_context(RENEWED_CERTIFICATE)
+    with running_server("--public", "--ssl_cert", str(cert), "--ssl_key", str(key)) as server:
         running = Reloaded(server, tmp_path / "unused")
         async with cable(server, ssl=former) as client:
             shutil.copy(RENEWED_CERTIFICATE, cert)

@@ -143,8 +143,8 @@ async def test_clients_that_ask_for_it_get_a_reconnect_time() -> None:
             await client.close()
 
 
-async def test_python_client_waits_for_its_reconnect_time(tmp_path: Path) -> None:
-    flags = ("--public", "--data_dir", str(tmp_path), "--reconnect_rate", "1")
+async def test_python_client_waits_for_its_reconnect_time() -> None:
+    flags = ("--public", "--reconnect_rate", "1")
     with listening_socket() as listening, running_server(*flags, inherited=listening) as first:
         async with connect(first.url), connect(first.url):  # reconnect times: 0 and 1000 milliseconds
             begun = time.monotonic()

@@ -52,7 +52,7 @@ async def rows_when(server: RunningServer, fits: Callable[[Rows], object]) -> Ro
     deadline = time.monotonic() + SECONDS
     while not fits(found := await session_rows(server)):
         assert time.monotonic() < deadline, [(row["event"], row["sid"]) for row in found]
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)
     return found
 
 

@@ -217,6 +217,7 @@ async def test_python_client_reads_bounded_answers_and_live_messages_in_order(bo
     assert seen == [(n, n) for n in range(1, 1001)]
 
 
+@pytest.mark.tier("all")
 async def test_cold_and_hot_history_join_after_a_crash(tmp_path: Path, worker_flags: tuple[str, ...]) -> None:
     with running_server(*flags(tmp_path, *worker_flags)) as server:
         place = Place(server, tmp_path / "archive")
