@@ -27,7 +27,7 @@ POLL_SECONDS = 0.005
 TOKEN = "nodes of this ring"
 SHARDS = 16
 NAMES = "abc"
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class PortOfNode(asyncio.Protocol):
@@ -197,6 +197,24 @@ def _fault_of(node: RingNodeInProcess) -> StoreFault:
     return node.fault
 
 
+def cut(node: RingBackend | RingWorkerBackend, name: str) -> Callable[[], None]:
+    """Close the link to that node and refuse to reopen it, until the returned function is called."""
+    link = node._links[name]
+    reopen = link._open
+
+    async def refuse(connection: BusConnection) -> BusConnection:
+        raise OSError("cut")
+
+    link._open = refuse  # type: ignore[method-assign]
+    assert link._connection is not None
+    link._connection.close()
+
+    def repair() -> None:
+        link._open = reopen  # type: ignore[method-assign]
+
+    return repair
+
+
 class RingWorkerInProcess(RingWorkerBackend):
     """A worker of the node `name`, which is told of so many shards."""
 
@@ -222,21 +240,7 @@ class RingWorkerInProcess(RingWorkerBackend):
             disturb(calls, lambda: self.fault)
 
     def cut(self, name: str) -> Callable[[], None]:
-        """It does not reach that node until what is returned is called."""
-        link = self._links[name]
-        open_again = link._open
-
-        async def refuse(connection: BusConnection) -> BusConnection:
-            raise OSError("cut")
-
-        link._open = refuse  # type: ignore[method-assign]
-        assert link._connection is not None
-        link._connection.close()
-
-        def mend() -> None:
-            link._open = open_again  # type: ignore[method-assign]
-
-        return mend
+        return cut(self, name)
 
     async def sweep(self) -> None:
         await self.ring.sweep()
