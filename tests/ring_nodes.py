@@ -22,6 +22,7 @@ from ropewalk.model.ring import RingMember
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.tables import encode, read
 from ropewalk.testing.backend_rig import BackendSetup, StoreFault
+from tests.services import free_port
 
 POLL_SECONDS = 0.005
 TOKEN = "nodes of this ring"
@@ -132,7 +133,8 @@ class RingInProcess:
             ports[name] = port = socket.socket()
             port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             before = self.members.get(name)
-            port.bind(("127.0.0.1", 0 if before is None else int(before.address.rpartition(":")[2])))
+            # Outgoing connections do not take a port of `free_port` while its node is down.
+            port.bind(("127.0.0.1", free_port() if before is None else int(before.address.rpartition(":")[2])))
             self.members[name] = RingMember(name, f"127.0.0.1:{port.getsockname()[1]}")
         for name, port in ports.items():
             self._runs += 1

@@ -136,12 +136,14 @@ async def health_with(backend: NatsBackend, part: str) -> str:
 
 
 class Proxy:
-    """Between a node and NATS. `deaf`: responses are lost. `cut`: connections are refused. `sent`: all bytes of the node."""
+    """Between a node and NATS. `deaf`: responses are lost. `cut`: connections are refused. `silent`: new connections are
+    accepted and get no data; `abandoned` counts those that the node closed. `sent`: all bytes of the node."""
 
     def __init__(self, port: int) -> None:
         self._to = port
         self.port = free_port()
-        self.deaf = self.cut = False
+        self.deaf = self.cut = self.silent = False
+        self.abandoned = 0
         self.sent = b""
         self._links: set[asyncio.StreamWriter] = set()
         self._to_nats: set[asyncio.StreamWriter] = set()
@@ -173,6 +175,11 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.cut or self.deaf:
+            writer.close()
+            return
+        if self.silent:
+            await reader.read()
+            self.abandoned += 1
             writer.close()
             return
         there, back = await asyncio.open_connection("127.0.0.1", self._to)

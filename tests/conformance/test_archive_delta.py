@@ -78,6 +78,7 @@ class TestDeltaArchiveWithDamagedLog(TestDeltaArchive):
     "since_includes_a_message_of_that_moment",
     "since_accepts_the_far_future_and_past",
     "unreadable_archive_is_unavailable_until_it_is_repaired",
+    "archive_damaged_after_a_read_returns_no_wrong_messages",
     "pending_reads_at_stop_succeed_or_are_unavailable",
 )
 class TestDeltaArchiveWithJournal(TestDeltaArchive):

@@ -133,7 +133,7 @@ async def test_publication_without_a_uid_is_registered_at_most_once_across_a_cra
 async def test_restarted_server_with_an_old_sequence_does_not_start_a_new_epoch(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one of several servers gives it that was paused, while nobody leads the shard or it believes that it does itself."""
+    """A server that was paused may report it while the shard has no leader, or while it still considers itself the leader."""
     one = node_of([server.url], "rw", "one")
     async with running(one):
         first, _, _ = [await published(one, "a", payload) for payload in (b"1", b"2", b"3")]
@@ -156,7 +156,7 @@ async def test_restarted_server_with_an_old_sequence_does_not_start_a_new_epoch(
 
 
 async def test_lost_records_give_the_node_a_new_lease(server: NatsServer) -> None:
-    """So that it says again who is there: what was lost may be a member and not the lease."""
+    """So that it writes its members again: the lost record may be a member and not the lease."""
     one = node_of([server.url], "rw", "one")
     async with running(one):
         before = await one.leases.renew(6.0, ())

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ropewalk.adapters.backends.nats import NatsBackend, census
+from ropewalk.connections import nats as connections
 from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import TooLarge, Unanswered, Unavailable
@@ -304,6 +305,26 @@ async def test_connection_closed_after_a_protocol_error_is_reopened(server: Nats
     assert server.log().lower().count("parse") >= 3, server.log()
 
 
+async def test_connection_to_a_silent_server_is_closed(
+    server: NatsServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a server that is paused accepts connections and never greets."""
+    monkeypatch.setattr(connections, "CONNECT_SECONDS", 1)
+
+    async def abandoned() -> None:
+        assert proxy.abandoned
+
+    async with Proxy(server.port) as proxy:
+        one = node_of([proxy.url], prefix, "one")
+        async with running(one):
+            await published(one, "a", b"1")
+            proxy.silent = True
+            proxy.cut_links()
+            await until(abandoned)
+            proxy.silent = False
+            assert (await published(one, "a", b"2", "u")).offset == 2
+
+
 async def test_failed_disconnect_request_is_logged_without_a_traceback(
     server: NatsServer, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -387,21 +408,21 @@ async def test_node_with_a_new_lease_keeps_its_members_if_the_old_one_expired(
     ahead = [0.0]
     one = node_of([server.url], prefix, "one")
     two = node_of([server.url], prefix, "two", clock=lambda: time.time() + ahead[0], presence_ttl=0.1)
-    hears, ended, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    hears.set()
+    receives, ended, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    receives.set()
     subscribe, write, node_died = two.link.subscribe, one.link.publish, two.presence.node_died
     sweeping: list[asyncio.Task[None]] = []
 
     async def subscribe_late(subject: str, callback: Callable[[Any], Awaitable[None]]) -> Any:
-        async def hear(message: Any) -> None:
-            await hears.wait()
+        async def receive(message: Any) -> None:
+            await receives.wait()
             await callback(message)
 
-        return await subscribe(subject, hear)
+        return await subscribe(subject, receive)
 
     async def node_died_late(node: str, lives: Callable[[], bool]) -> None:
         if node == "one":
-            hears.clear()
+            receives.clear()
             ended.set()
             await go_on.wait()
         await node_died(node, lives)
@@ -423,7 +444,7 @@ async def test_node_with_a_new_lease_keeps_its_members_if_the_old_one_expired(
         assert (await one.leases.renew(6.0, ())).lease != before.lease
         await one.presence.join("a", "sid", Member("bo"))
         go_on.set()
-        asyncio.get_running_loop().call_later(0.3, hears.set)
+        asyncio.get_running_loop().call_later(0.3, receives.set)
         await sweeping[0]
         ahead[0] = 8.0
         await two.presence.page("a", "", 1)

@@ -570,7 +570,7 @@ async def test_prefix_listener_misses_nothing_if_a_node_hands_over_and_stops(rin
     assert heard.missed_anything == 0
 
 
-# --- nodes that were not told -----------------------------------------------------------------------------------------
+# --- nodes that missed a change -----------------------------------------------------------------------------------------
 
 
 async def removed(ring: RingInProcess, name: str) -> None:

@@ -63,7 +63,8 @@ class LastingClient(Client):
             await super()._process_connect_init()
         except Exception as error:
             if self._transport is not None:
-                self._transport.close()  # the next attempt opens another socket, and the client would leak this one
+                # The next attempt opens another socket, and the client would leak this one.
+                self._transport.close()  # type: ignore[no-untyped-call]
             if isinstance(error, OSError | errors.Error | TimeoutError):
                 raise
             # Not a NATS server. The client must go on with its attempts.
