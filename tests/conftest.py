@@ -3,7 +3,7 @@
 import os
 import secrets
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import hypothesis
@@ -12,7 +12,6 @@ from xdist.scheduler import LoadFileScheduling
 
 from tests.alone import run_slot
 from tests.prerequisites import PREREQUISITES, chromium_path, must_not_skip
-from tests.server import all_servers_with
 from tests.tiers import DIRECTORIES, Tier, tier_of
 
 # Assertions of the shipped suites are shown in full, as those of test files are.
@@ -103,22 +102,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for hint in sorted(hints & reasons.keys()):
         terminalreporter.section("NOT TESTED", sep="!", red=True, bold=True)
         terminalreporter.line(f"{reasons[hint]} tests were skipped, for this machine lacks something. Each {hint}", red=True)
-
-
-@pytest.fixture(scope="module", params=[(), ("--workers", "2")], ids=["alone", "workers"])
-def processes(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Runs a module twice: with servers of one process ("alone"), and with servers of several ("workers"). What a server
-    promises does not depend on how many processes it has, nor on which of them a client reaches. Fixtures of the module that
-    start servers ask for it."""
-    with all_servers_with(*request.param):
-        yield "workers" if request.param else "alone"
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[None]:
-    """All servers of a module have several processes."""
-    with all_servers_with("--workers", "2"):
-        yield
 
 
 @pytest.fixture(scope="session")

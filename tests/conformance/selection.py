@@ -36,6 +36,7 @@ SHARDED = (
     "adopted_membership_continues_without_events",
     "message_arrives_with_its_position_and_fields",
     "transient_messages_have_no_position_and_are_not_stored",
+    "run_arrives_as_one_frame_or_as_its_messages",
     "presence_changes_arrive_as_transient_messages",
     "stopped_feed_delivers_nothing",
     "gauges_count_the_stored_objects",

@@ -83,6 +83,7 @@ class NatsSuite(SharedBackendConformance, RecordQueueConformance):
                 presence_ttl=setup.presence_ttl,
                 max_members=setup.max_members,
                 count_seconds=0.0,
+                timeout=30.0,
                 patience=1.0,
                 link_type=DisturbedLink,
             )

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.conformance.nats_nodes import ready_cluster
 from tests.conformance.selection import QUEUED, SHARDED, SHARED, only
 from tests.conformance.test_backend_nats import NatsSuite
-from tests.services import nats_cluster
 
 pytestmark = pytest.mark.tier("all")
 
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[tuple[str, ...]]:
-    with nats_cluster() as servers:
+    with ready_cluster() as servers:
         yield tuple(server.url for server in servers)
 
 

@@ -147,6 +147,21 @@ async def test_late_write_does_not_restore_a_revoked_session(redis: RedisServer,
         await backend.stop()
 
 
+async def test_connection_that_the_server_closed_is_closed_here_too(redis: RedisServer) -> None:
+    links = RedisLinks(lambda: connection_to(open_redis(RedisAddress(redis.url), 60.0)))
+    used: list[RedisLink] = []
+
+    async def end_connection(link: RedisLink) -> None:
+        used.append(link)
+        await link.ask("QUIT")
+        async with asyncio.timeout(60.0):
+            while link.usable:
+                await asyncio.sleep(POLL_SECONDS)
+
+    await links.ask(end_connection)
+    assert not used[0]._connection.is_connected
+
+
 def test_command_on_a_closed_connection_is_unavailable(redis: RedisServer) -> None:
     """uvloop raises an error of its own for it."""
 

@@ -10,6 +10,7 @@ import pytest
 from ropewalk.adapters.archives import DeltaArchive
 from ropewalk.engine.tiered import TieredBackend
 from ropewalk.ports import Backend
+from ropewalk.testing.backend_feed import FeedConformance
 from ropewalk.testing.backend_rig import BackendSetup
 from ropewalk.testing.backend_streams import StreamConformance
 from ropewalk.testing.backend_upkeep import UpkeepConformance
@@ -17,6 +18,8 @@ from tests.conformance.test_backend_memory import memory_backend
 
 
 class TestTieredBackend(StreamConformance, UpkeepConformance):
+    test_message_arrives_with_its_position_and_fields = FeedConformance.test_message_arrives_with_its_position_and_fields
+
     @pytest.fixture(autouse=True)
     def _home(self, tmp_path: Path) -> None:
         self.home = tmp_path

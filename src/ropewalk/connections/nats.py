@@ -63,11 +63,11 @@ class LastingClient(Client):
             await super()._process_connect_init()
         except BaseException as error:
             if self._transport is not None:
-                # The client of NATS would leave it open, and make another one.
+                # The next attempt opens another socket, and the client would leak this one.
                 self._transport.close()  # type: ignore[no-untyped-call]
             if isinstance(error, OSError | errors.Error | TimeoutError) or not isinstance(error, Exception):
                 raise
-            # no NATS speaks there. Whatever it is, it must not end the attempts
+            # Not a NATS server. The client must go on with its attempts.
             raise errors.Error(f"nats: the answer of the server cannot be read: {error}") from error
 
 

@@ -21,17 +21,17 @@ class Acting:
             await client.send(command="subscribe", identifier=other)
             for wanted in (one, other):
                 await client.expect("confirm_subscription", identifier=wanted)
-            told = [event for event in stage.told() if event.sid == client.sid]
-            assert [event.kind for event in told] == ["connect", "subscribe", "message", "message", "subscribe"]
-            assert [event.state for event in told] == [
+            calls = [event for event in stage.told() if event.sid == client.sid]
+            assert [event.kind for event in calls] == ["connect", "subscribe", "message", "message", "subscribe"]
+            assert [event.state for event in calls] == [
                 {},
                 {"entered": "yes"},
                 {"entered": "yes", "lang": "de", "gone": "y"},
                 {"entered": "yes", "lang": "de", "seen": "1"},
                 {"entered": "yes", "lang": "de", "seen": "1"},
             ]
-            assert [event.own for event in told] == [{}, {}, {"room": "1", "gone": "x"}, {"room": "2"}, {}]
-            assert json.loads(told[2].data) == json.loads(call(changing))
+            assert [event.own for event in calls] == [{}, {}, {"room": "1", "gone": "x"}, {"room": "2"}, {}]
+            assert json.loads(calls[2].data) == json.loads(call(changing))
 
     async def test_action_stops_and_adds_streams(self, stage: Stage) -> None:
         wanted, streams = seat(Order(streams=("act/1", "act/2"))), ("act/1", "act/2", "act/3")

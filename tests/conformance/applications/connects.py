@@ -43,10 +43,10 @@ class Connecting:
             await client.expect("confirm_subscription")
             await client.quiet()
         await stage.heard(client.sid, "disconnect")
-        told = [event for event in stage.told() if event.sid == client.sid]
-        assert [event.kind for event in told] == ["connect", "subscribe", "message", "disconnect"]
-        assert [event.headers for event in told] == [seen] * 4
-        assert [event.ids for event in told] == [""] + ['{"user":"bea"}'] * 3
+        calls = [event for event in stage.told() if event.sid == client.sid]
+        assert [event.kind for event in calls] == ["connect", "subscribe", "message", "disconnect"]
+        assert [event.headers for event in calls] == [seen] * 4
+        assert [event.ids for event in calls] == [""] + ['{"user":"bea"}'] * 3
 
     async def test_connect_call_has_the_url_with_its_query(self, stage: Stage) -> None:
         async with stage.client(params={"room": "7", "q": "a b&c"}) as client:

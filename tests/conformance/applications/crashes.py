@@ -63,9 +63,9 @@ class Crashing:
             assert await back.messages(1) == [WELCOME_BACK]
             await back.send(command="history", identifier=wanted, history={"streams": positions})
             assert await back.messages(1) == ["missed"]
-            told = await stage.heard(back.sid, "restored")
-            assert told.subscriptions == {wanted: {"room": "2"}}
-            assert told.state == {"entered": "yes", "lang": "de"}
+            event = await stage.heard(back.sid, "restored")
+            assert event.subscriptions == {wanted: {"room": "2"}}
+            assert event.state == {"entered": "yes", "lang": "de"}
             assert await stage.dismiss('{"user":"ann"}') == 1
             await stage.heard(back.sid, "disconnect")
         assert stage.story(sid, back.sid) == ["connect", "subscribe", "message", "restored", "disconnect"]

@@ -23,11 +23,11 @@ class Resuming:
             await client.cut()
             async with stage.client(sid=client.sid, params={"again": "1"}) as back:
                 assert await back.messages(2) == [WELCOME_BACK] * 2
-                told = await stage.heard(back.sid, "restored")
-                assert told.subscriptions == {one: {"room": "1"}, two: {"room": "2"}}
-                assert told.state == {"entered": "yes", "lang": "de"}
-                assert told.ids == '{"user":"ann"}'
-                assert "again=1" in told.url
+                event = await stage.heard(back.sid, "restored")
+                assert event.subscriptions == {one: {"room": "1"}, two: {"room": "2"}}
+                assert event.state == {"entered": "yes", "lang": "de"}
+                assert event.ids == '{"user":"ann"}'
+                assert "again=1" in event.url
                 await back.send(command="message", identifier=two, data=call())
                 await back.quiet()
                 last = await stage.heard(back.sid, "message")
@@ -35,7 +35,7 @@ class Resuming:
                 assert last.state == {"entered": "yes", "lang": "de", "returned": "yes"}
                 assert stage.story(client.sid) == ["connect", "subscribe", "subscribe", "message"]
                 assert stage.story(back.sid) == ["restored", "message"]
-                await stage.dismiss(told.ids)
+                await stage.dismiss(event.ids)
                 disconnect_call = await stage.heard(back.sid, "disconnect")
                 assert disconnect_call.subscriptions == {
                     one: {"room": "1", "returned": "yes"},
@@ -65,9 +65,9 @@ class Resuming:
             async with stage.client(sid=client.sid, params={SLOW: "1"}) as back:
                 await back.send(command="message", identifier=seat(), data=call(Order(say=("later",))))
                 assert await back.messages(2) == [WELCOME_BACK, "later"]
-                told = await stage.heard(back.sid, "message")
-                assert told.own == {"returned": "yes"}
-                assert told.state == {"entered": "yes", "returned": "yes"}
+                event = await stage.heard(back.sid, "message")
+                assert event.own == {"returned": "yes"}
+                assert event.state == {"entered": "yes", "returned": "yes"}
                 assert stage.story(back.sid) == ["restored", "message"]
 
     async def test_connection_lost_during_the_restored_call_keeps_its_result(self, stage: Stage) -> None:
@@ -78,9 +78,9 @@ class Resuming:
                 await stage.heard(back.sid, "restored")
                 await back.cut()
                 async with stage.client(sid=back.sid) as again:
-                    told = await stage.heard(again.sid, "restored")
-                    assert told.subscriptions == {seat(): {"returned": "yes"}}
-                    assert told.state == {"entered": "yes", "returned": "yes"}
+                    event = await stage.heard(again.sid, "restored")
+                    assert event.subscriptions == {seat(): {"returned": "yes"}}
+                    assert event.state == {"entered": "yes", "returned": "yes"}
 
     async def test_disconnect_during_the_restored_call_is_called_after_it(self, stage: Stage) -> None:
         async with stage.client(user="dora") as client:

@@ -50,5 +50,5 @@ class RpcWire:
             await client.cut()
             async with stage.client(sid=client.sid) as back:
                 assert await back.messages(1) == [WELCOME_BACK]
-                told = await stage.heard(back.sid, "restored")
-                assert told.former == client.sid
+                event = await stage.heard(back.sid, "restored")
+                assert event.former == client.sid

@@ -59,8 +59,8 @@ class Stage:
     async def _first(self, kind: str, fits: Callable[[ApplicationEvent], bool]) -> ApplicationEvent:
         deadline = time.monotonic() + TIMEOUT
         while not (found := [event for event in self.told() if event.kind == kind and fits(event)]):
-            told = [event.kind for event in self.told() if fits(event)]
-            assert time.monotonic() < deadline, f"no {kind} in {TIMEOUT} s, but {told}"
+            others = [event.kind for event in self.told() if fits(event)]
+            assert time.monotonic() < deadline, f"no {kind} in {TIMEOUT} s, but {others}"
             await asyncio.sleep(0.02)
         return found[-1]
 
@@ -81,8 +81,8 @@ def staged(kind: str, *flags: str) -> Iterator[Stage]:
             yield stage
             if stage.server.process.poll() is None:
                 stage.server.stop()
-            assert_whole_lives(stage.told(), returns_told=kind == PYTHON or RESTORE in flags)
-            assert_no_surprises(stage.server.log())
+            assert_matching_calls(stage.told(), restored_calls=kind == PYTHON or RESTORE in flags)
+            assert_no_unordered_tracebacks(stage.server.log())
 
 
 @contextmanager
@@ -106,19 +106,19 @@ def application(kind: str, log: Path) -> Iterator[tuple[str, ...]]:
 BEGINNINGS = ("connect", "restored", "refused")
 
 
-def assert_whole_lives(told: list[ApplicationEvent], returns_told: bool) -> None:
+def assert_matching_calls(calls: list[ApplicationEvent], restored_calls: bool) -> None:
     """Each sid begins once and ends at most once, with no call before or after; accepted sessions have one disconnect call."""
-    for sid in {event.sid for event in told}:
-        kinds = [event.kind for event in told if event.sid == sid]
+    for sid in {event.sid for event in calls}:
+        kinds = [event.kind for event in calls if event.sid == sid]
         assert sum(kinds.count(beginning) for beginning in BEGINNINGS) == (kinds[0] in BEGINNINGS), kinds
-        assert kinds[0] in BEGINNINGS or not returns_told, kinds
+        assert kinds[0] in BEGINNINGS or not restored_calls, kinds
         assert kinds == ["refused"] or "refused" not in kinds, kinds
         assert "disconnect" not in kinds[:-1], kinds
-    kinds = [event.kind for event in told]
+    kinds = [event.kind for event in calls]
     assert kinds.count("connect") == kinds.count("disconnect"), f"connect and disconnect calls do not match: {kinds}"
 
 
-def assert_no_surprises(log: str) -> None:
+def assert_no_unordered_tracebacks(log: str) -> None:
     """The only tracebacks are those that a test ordered."""
     ordered = log.count("\nRuntimeError: as ordered") + log.count("\nRuntimeError: as its name demands")
     assert log.count("Traceback (most recent call last)") == ordered, log

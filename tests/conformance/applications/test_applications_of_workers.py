@@ -8,10 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.conformance.applications.actions import Acting
 from tests.conformance.applications.crashes import Crashing
 from tests.conformance.applications.disconnects import Leaving
 from tests.conformance.applications.restores import Resuming
 from tests.conformance.applications.stage import GRPC, PYTHON, RESTORE, Stage, staged
+from tests.conformance.applications.subscriptions import Subscribing
 from tests.conformance.applications.test_applications import HISTORY, SEEN
 from tests.conformance.selection import only
 
@@ -26,6 +28,9 @@ def stage(request: pytest.FixtureRequest, workers: None) -> Iterator[Stage]:
 
 class TestPythonChannels(Resuming, Leaving, Crashing):
     kind = PYTHON
+    # Presence and the list of subscriptions are in the store process.
+    test_application_sets_the_presence_of_a_client = Acting.test_application_sets_the_presence_of_a_client
+    test_unsubscribe_call_has_the_state_and_delivery_ends = Subscribing.test_unsubscribe_call_has_the_state_and_delivery_ends
 
 
 @only(
