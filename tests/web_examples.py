@@ -1,4 +1,4 @@
-"""The web examples as a person runs them: a web process and a Ropewalk with its channels, and somebody who visits them."""
+"""The web examples: a web process, a server with their channels, and a visitor with cookies."""
 
 import contextlib
 import os
@@ -24,11 +24,11 @@ from tests.server import START_SECONDS, STOP_SECONDS, RunningServer, running_ser
 from tests.services import free_port
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-SECRET = "one secret for both halves of an example"
+SECRET = "one secret for both processes of an example"
 
 
 class Site(Struct, frozen=True):
-    """Both halves: `url` is the web process, `server` the Ropewalk that runs the channels."""
+    """`url` is the web process, `server` runs the channels."""
 
     url: str
     server: RunningServer
@@ -63,7 +63,7 @@ def django_chat() -> Iterator[Site]:
 
 @contextlib.contextmanager
 def _environ(**variables: str) -> Iterator[None]:
-    """Both halves are children of this process, and inherit it."""
+    """Variables that both processes inherit."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
@@ -100,7 +100,7 @@ def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes]) -> None:
 
 
 class Visitor:
-    """Somebody with a browser's cookies, who does what the page does."""
+    """A client with the cookies of a browser that sends the requests of the page."""
 
     def __init__(self, site: Site, http: aiohttp.ClientSession) -> None:
         self._site = site
@@ -134,8 +134,8 @@ class Visitor:
         return {cookie.key: cookie.value for cookie in self.jar}
 
     def cable(self, welcome: bool = True) -> contextlib.AbstractAsyncContextManager[Cable]:
-        told = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
-        return cable(self._site.server, welcome=welcome, headers={"Cookie": told})
+        cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        return cable(self._site.server, welcome=welcome, headers={"Cookie": cookies})
 
 
 @contextlib.asynccontextmanager
