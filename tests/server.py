@@ -27,19 +27,6 @@ os.execv(sys.argv[2], sys.argv[2:])
 START_SECONDS = 60
 STOP_SECONDS = 40  # longer than --shutdown_timeout, within which a server ends by itself
 
-_common_flags: tuple[str, ...] = ()
-
-
-@contextlib.contextmanager
-def all_servers_with(*flags: str) -> Iterator[None]:
-    """Every server that is started within gets these flags too, before its own."""
-    global _common_flags
-    before, _common_flags = _common_flags, flags
-    try:
-        yield
-    finally:
-        _common_flags = before
-
 
 class Address:
     """Where a server listens."""
@@ -81,7 +68,7 @@ class RunningServer(Address):
         environ.pop("PORT", None)
         environ = {**({} if program else environ), **(variables or {})}
         program = program or (sys.executable, "-m", "ropewalk")
-        command = [*program, "serve", "--port", "0", "--shutdown_spread", "0", *_common_flags, *flags]
+        command = [*program, "serve", "--port", "0", "--shutdown_spread", "0", *flags]
         if inherited is not None:
             command = [sys.executable, "-c", ACTIVATE, str(inherited.fileno()), *command]
         with self._log.open("wb") as log:
