@@ -39,6 +39,5 @@ DIRECTORIES = {
 
 
 def tier_of(item: pytest.Item) -> Tier:
-    if marker := item.get_closest_marker("tier"):
-        return Tier[marker.args[0].upper()]
-    return DIRECTORIES.get(item.nodeid.removeprefix("tests/").partition("/")[0], Tier.FAST)
+    tier = DIRECTORIES.get(item.nodeid.removeprefix("tests/").partition("/")[0], Tier.FAST)
+    return max(tier, *(Tier[marker.args[0].upper()] for marker in item.iter_markers("tier")), Tier.FAST)
