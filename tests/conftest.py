@@ -1,9 +1,10 @@
 """What all tests share: tiers, what a test needs of the machine, and how tests are spread over processes."""
 
+import gc
 import os
 import secrets
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -79,6 +80,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Scheduli
     return _Scheduling(config, log)
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()  # the modules and cases, so that `collect_garbage` is quick
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     if not hasattr(item.config, "workerinput"):  # not one of several processes
@@ -108,3 +113,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def chromium() -> str:
     """Path of the browser, for tests marked `needs_chromium`."""
     return chromium_path()
+
+
+@pytest.fixture(autouse=True)
+def collect_garbage() -> Iterator[None]:
+    """A resource that was not closed fails the case that opened it, not a random later one."""
+    yield
+    gc.collect()
