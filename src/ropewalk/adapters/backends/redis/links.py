@@ -107,7 +107,7 @@ class RedisLinks:
             try:
                 return await call(link)
             finally:
-                self.give_back(link)
+                await self.give_back(link)
         finally:
             self._slots.release()
 
@@ -125,9 +125,11 @@ class RedisLinks:
             await link.close()
         return await self.open()
 
-    def give_back(self, link: RedisLink) -> None:
+    async def give_back(self, link: RedisLink) -> None:
         if link.usable:
             self._idle.append(link)
+        else:  # the server closed it, but this end is open until it is closed too
+            await link.close()
 
     async def close(self) -> None:
         while self._idle:
