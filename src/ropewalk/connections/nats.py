@@ -61,9 +61,13 @@ class LastingClient(Client):
     async def _process_connect_init(self) -> None:
         try:
             await super()._process_connect_init()
-        except (OSError, errors.Error, TimeoutError):
-            raise
-        except Exception as error:  # no NATS speaks there. Whatever it is, it must not end the attempts
+        except Exception as error:
+            if self._transport is not None:
+                # The next attempt opens another socket, and the client would leak this one.
+                self._transport.close()  # type: ignore[no-untyped-call]
+            if isinstance(error, OSError | errors.Error | TimeoutError):
+                raise
+            # Not a NATS server. The client must go on with its attempts.
             raise errors.Error(f"nats: the answer of the server cannot be read: {error}") from error
 
 
