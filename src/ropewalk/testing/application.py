@@ -1,6 +1,6 @@
-"""What every `ports.Application` must do, as suites of tests: whatever it asks is the obedient application.
+"""Conformance suites for `ports.Application`, with the obedient application behind the adapter.
 
-Invariant: they know the port and the orders, and nothing of how the application is reached.
+Invariant: they use the port and the orders only and do not depend on how the application is reached.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ class ApplicationConformance(SessionCalls, CommandCalls, CallFailures, Applicati
 
 
 class RemoteApplicationConformance(ApplicationConformance):
-    """For applications that can be away, because they run elsewhere. Fill `away` too."""
+    """For applications in other processes, which can be unreachable. Fill `away` too."""
 
     def away(self) -> AbstractAsyncContextManager[None]:
-        """While it is entered, the application that is being served cannot be reached; afterwards it is where it was."""
-        raise NotImplementedError("take the application away, and bring it back")
+        """Make the served application unreachable while entered; afterwards it is reachable at the same address."""
+        raise NotImplementedError("stop the application, and start it again")
 
-    async def test_while_it_is_away_calls_are_unavailable_and_it_is_unhealthy_until_it_is_back(self, tmp_path: Path) -> None:
+    async def test_unreachable_application_is_unavailable_until_it_returns(self, tmp_path: Path) -> None:
         async with self.running(tmp_path, self.short) as (application, record):
             await until_answered(ApplicationSession(application, "s-1"))
             async with self.away():
@@ -37,9 +37,9 @@ class RemoteApplicationConformance(ApplicationConformance):
             assert application.health() == ""
             assert record.kinds("s-2") == []
 
-    async def test_a_call_that_it_does_not_live_to_answer_comes_to_an_end(self, tmp_path: Path) -> None:
+    async def test_pending_call_ends_if_the_application_stops(self, tmp_path: Path) -> None:
         async with self.running(tmp_path, self.short) as (application, record):
             hanging = asyncio.ensure_future(ApplicationSession(application, "s-1").subscribe(Order(hang=True)))
-            await until(lambda: hanging.done() or bool(record.of("s-1")), "the application hears of the subscribe")
+            await until(lambda: hanging.done() or bool(record.of("s-1")), "the application receives the subscribe")
             async with self.away():
                 assert isinstance(await failure_of(hanging), Unavailable)

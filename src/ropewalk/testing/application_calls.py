@@ -1,4 +1,4 @@
-"""What every `ports.Application` must do with its calls: told once and in order, and answered as the application answered."""
+"""Conformance of `ports.Application`: each call is made once and in order, and returns the response of the application."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ MANY = 20
 class SessionCalls(ApplicationRig):
     """Connect, restore, disconnect."""
 
-    async def test_a_client_is_let_in_with_its_ids(self, tmp_path: Path) -> None:
+    async def test_accepted_client_has_its_ids(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
             ann = ApplicationSession(application, "s-1")
             result = await ann.connect()
@@ -27,7 +27,7 @@ class SessionCalls(ApplicationRig):
             assert known_by(result) == {"user": "ann"}
             assert record.kinds("s-1") == ["connect"]
 
-    async def test_the_application_sees_the_url_and_the_headers(self, tmp_path: Path) -> None:
+    async def test_connect_call_has_the_url_and_the_headers(self, tmp_path: Path) -> None:
         headers = {"cookie": "theme=dark; user=bo", "x-odd": "ж", "REMOTE_ADDR": "10.0.0.1"}
         async with self.running(tmp_path) as (application, record):
             bo = ApplicationSession(application, "s-1", user="", headers=headers, params={"room": "a&b"})
@@ -35,27 +35,27 @@ class SessionCalls(ApplicationRig):
             [event] = record.of("s-1")
             assert (event.url, event.headers) == (bo.context.url, headers)
 
-    async def test_a_client_that_is_refused_is_no_error(self, tmp_path: Path) -> None:
+    async def test_refused_client_is_not_an_error(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
             result = await ApplicationSession(application, "s-1", user="").connect()
             assert (result.accepted, result.ids) == (False, "")
             assert record.kinds("s-1") == ["refused"]
 
-    async def test_a_connect_that_fails_concerns_nobody_else(self, tmp_path: Path) -> None:
+    async def test_failed_connect_does_not_affect_others(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
             with pytest.raises(ApplicationError):
                 await ApplicationSession(application, "s-1", user=FAILING).connect()
             assert (await ApplicationSession(application, "s-2").connect()).accepted
             assert application.health() == ""
 
-    async def test_a_session_that_was_authenticated_elsewhere_begins_with_a_command(self, tmp_path: Path) -> None:
+    async def test_session_authenticated_elsewhere_starts_with_a_command(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
             ann = ApplicationSession(application, "s-1")
             ann.ids = '{"user":"ann"}'
             assert (await ann.subscribe()).accepted
             assert [(event.kind, event.ids) for event in record.of("s-1")] == [("subscribe", ann.ids)]
 
-    async def test_a_restore_is_told_once_with_the_state_of_every_subscription(self, tmp_path: Path) -> None:
+    async def test_restored_call_has_the_state_of_all_subscriptions(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
             ann = ApplicationSession(application, "s-1")
             await ann.connect()
@@ -74,14 +74,14 @@ class SessionCalls(ApplicationRig):
             assert event.state == {"entered": YES, "who": "me", "returned": YES}
             assert event.subscriptions[seat(one)] == {"seat": "1", "returned": YES}
 
-    async def test_a_restore_without_subscriptions_changes_nothing_of_theirs(self, tmp_path: Path) -> None:
+    async def test_restored_call_without_subscriptions_changes_none(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
             ann = ApplicationSession(application, "s-1")
             await ann.connect()
             result = await ann.restored("s-0")
             assert (said(result), result.own, result.disconnect) == ([], {}, False)
 
-    async def test_a_disconnect_is_told_once_with_everything_that_was_kept(self, tmp_path: Path) -> None:
+    async def test_disconnect_call_has_all_state(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
             ann = ApplicationSession(application, "s-1")
             await ann.connect()
@@ -97,7 +97,7 @@ class SessionCalls(ApplicationRig):
 class CommandCalls(ApplicationRig):
     """Subscribe, perform, unsubscribe."""
 
-    async def test_a_subscription_has_its_streams_and_what_was_said_in_order(self, tmp_path: Path) -> None:
+    async def test_subscription_has_its_streams_and_transmissions_in_order(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
             ann = ApplicationSession(application, "s-1")
             await ann.connect()
@@ -108,7 +108,7 @@ class CommandCalls(ApplicationRig):
             assert said(result) == [(seat(order), text) for text in order.say]
             assert record.of("s-1")[-1].identifier == seat(order)
 
-    async def test_a_subscription_that_is_rejected_has_no_streams_and_what_was_said(self, tmp_path: Path) -> None:
+    async def test_rejected_subscription_has_transmissions_and_no_streams(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
             ann = ApplicationSession(application, "s-1")
             await ann.connect()
@@ -116,7 +116,7 @@ class CommandCalls(ApplicationRig):
             assert (result.accepted, result.streams, [text for _, text in said(result)]) == (False, (), ["no"])
             assert (await ann.subscribe(number=1)).accepted
 
-    async def test_an_action_changes_the_streams(self, tmp_path: Path) -> None:
+    async def test_action_changes_the_streams(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
             ann = ApplicationSession(application, "s-1")
             await ann.connect()
@@ -127,7 +127,7 @@ class CommandCalls(ApplicationRig):
             result = await ann.perform(there, Order(stop_all=True, streams=("d",)))
             assert (result.streams, result.stop_all) == (("d",), True)
 
-    async def test_streams_to_whisper_to_and_to_be_present_in_are_the_servers_keys(self, tmp_path: Path) -> None:
+    async def test_whisper_and_presence_streams_are_reserved_keys(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
             ann = ApplicationSession(application, "s-1")
             await ann.connect()
@@ -143,14 +143,14 @@ class CommandCalls(ApplicationRig):
             assert not left.join
             assert record.of("s-1")[-1].own == {}
 
-    async def test_an_application_may_end_the_session(self, tmp_path: Path) -> None:
+    async def test_action_may_end_the_session(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
             ann = ApplicationSession(application, "s-1")
             await ann.connect()
             assert not (await ann.subscribe()).disconnect
             assert (await ann.perform(seat(), Order(disconnect=True))).disconnect
 
-    async def test_state_is_what_the_calls_before_have_left(self, tmp_path: Path) -> None:
+    async def test_state_accumulates_over_calls(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
             ann = ApplicationSession(application, "s-1")
             await ann.connect()
@@ -167,7 +167,7 @@ class CommandCalls(ApplicationRig):
                 ({"odd": ODD_TEXT}, {"entered": YES, "d": ODD_TEXT}),
             ]
 
-    async def test_a_subscription_that_ends_is_told_with_its_state(self, tmp_path: Path) -> None:
+    async def test_unsubscribe_call_has_the_state(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
             ann = ApplicationSession(application, "s-1")
             await ann.connect()
@@ -178,7 +178,7 @@ class CommandCalls(ApplicationRig):
             event = record.of("s-1")[-2]
             assert (event.kind, event.identifier, event.own) == ("unsubscribe", seat(order), {"seat": "1"})
 
-    async def test_commands_are_told_once_and_in_order(self, tmp_path: Path) -> None:
+    async def test_commands_are_called_once_in_order(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
             ann = ApplicationSession(application, "s-1")
             await ann.connect()
@@ -189,7 +189,7 @@ class CommandCalls(ApplicationRig):
             seen = [json.loads(event.data)["order"]["say"] for event in record.of("s-1")[2:]]
             assert seen == [[f"{number} {ODD_TEXT}"] for number in range(MANY)]
 
-    async def test_sessions_beside_each_other_are_not_mixed_up(self, tmp_path: Path) -> None:
+    async def test_concurrent_sessions_are_kept_apart(self, tmp_path: Path) -> None:
         async def live(session: ApplicationSession) -> list[tuple[str, Any]]:
             order = Order(keep={"who": session.sid}, say=(session.sid,))
             await session.connect()

@@ -1,4 +1,4 @@
-"""What the obedient application was told, as lines of JSON in a file: it may be written in one process and read in another."""
+"""The calls that the obedient application received, as lines of JSON in a file that other processes can read."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 States = dict[str, dict[str, str]]
 
 PARTS = {"disconnect": "unsubscribe", "restored": "restored"}
-"""Of what kind the events are that channels hear one by one, of which others hear at once."""
+"""The kinds of events that channels receive one by one and other applications in one call."""
 
 
 class ApplicationEvent(Struct, frozen=True, omit_defaults=True):
@@ -43,16 +43,16 @@ def note(path: Path, event: ApplicationEvent) -> None:
 
 
 def read(path: Path) -> list[ApplicationEvent]:
-    """A line that is just being written is left for later."""
+    """Skips an incomplete last line."""
     if not path.exists():
         return []
     return [_decode(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
 
 def folded(events: Iterable[ApplicationEvent]) -> list[ApplicationEvent]:
-    """What channels hear one by one made into one event, as other applications hear of it.
+    """Joins the events that channels receive one by one into one event, as other applications receive it.
 
-    A channel cannot tell an unsubscribe that its client asked for from the end of the session. So those right before a
+    A channel cannot distinguish an unsubscribe of its client from the end of the session. So those right before a
     disconnect count as part of it, and a test lets something else happen after an unsubscribe of its own.
     """
     found: list[ApplicationEvent] = []

@@ -1,4 +1,4 @@
-"""What every `ports.Application` must do when calls fail, hang and are given up, and at its start and stop."""
+"""Conformance of `ports.Application`: calls that fail, hang or are cancelled, and start and stop."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -18,6 +18,7 @@ from ropewalk.testing.application_rig import (
     failure_of,
     said,
     until,
+    until_answered,
 )
 from ropewalk.testing.auth import HOSTILE_IDENTIFIERS
 
@@ -26,9 +27,9 @@ MANY = 20
 
 
 class CallFailures(ApplicationRig):
-    """What one call costs, and whom."""
+    """Failures affect their own call only."""
 
-    async def test_an_action_that_fails_concerns_its_call_only(self, tmp_path: Path) -> None:
+    async def test_failed_action_does_not_affect_other_calls(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
             ann = ApplicationSession(application, "s-1")
             await ann.connect()
@@ -39,7 +40,7 @@ class CallFailures(ApplicationRig):
             assert said(await ann.perform(seat(), Order(say=("on",)))) == [(seat(), "on")]
             assert application.health() == ""
 
-    async def test_a_subscription_that_fails_is_rejected_or_an_error(self, tmp_path: Path) -> None:
+    async def test_failed_subscribe_is_rejected_or_an_error(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
             ann = ApplicationSession(application, "s-1")
             await ann.connect()
@@ -47,7 +48,7 @@ class CallFailures(ApplicationRig):
             assert not await _granted(ann.command(Action.SUBSCRIBE, '{"channel":"UnheardOf"}'))
             assert (await ann.subscribe(number=1)).accepted
 
-    async def test_what_clients_make_up_costs_its_own_call_at_most(self, tmp_path: Path) -> None:
+    async def test_hostile_input_fails_its_own_call_at_most(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
             ann = ApplicationSession(application, "s-1")
             await ann.connect()
@@ -59,20 +60,24 @@ class CallFailures(ApplicationRig):
             assert (await ann.perform(seat())).accepted
             assert application.health() == ""
 
-    async def test_every_call_that_is_not_answered_ends_in_time(self, tmp_path: Path) -> None:
+    async def test_unanswered_calls_time_out(self, tmp_path: Path) -> None:
         async with self.running(tmp_path, self.short) as (application, _):
-            with pytest.raises(Unanswered):
-                await ApplicationSession(application, "s-1", params={HANG: YES}).connect()
-            with pytest.raises(Unanswered):
-                await ApplicationSession(application, "s-2").subscribe(Order(hang=True))
+            await until_answered(ApplicationSession(application, "s-0"))  # a connection is open from here on
             left = ApplicationSession(application, "s-3", params={HANG: YES})
             left.own = {seat(): {}}
-            with pytest.raises(Unanswered):
-                await left.restored("s-0")
-            with pytest.raises(ServerError):  # an application that heard of it may not want to hear of it again
+            connecting, subscribing, restoring = await asyncio.gather(
+                ApplicationSession(application, "s-1", params={HANG: YES}).connect(),
+                ApplicationSession(application, "s-2").subscribe(Order(hang=True)),
+                left.restored("s-0"),
+                return_exceptions=True,
+            )
+            assert isinstance(connecting, Unanswered), connecting
+            assert isinstance(subscribing, Unanswered), subscribing
+            assert isinstance(restoring, Unanswered), restoring
+            with pytest.raises(ServerError):  # an application that received it need not accept it again
                 await left.disconnect()
 
-    async def test_a_call_that_is_not_answered_holds_up_nobody_else(self, tmp_path: Path) -> None:
+    async def test_unanswered_call_does_not_block_others(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
             hanging = asyncio.ensure_future(ApplicationSession(application, "s-1").subscribe(Order(hang=True)))
             await record.heard("s-1", "subscribe")
@@ -82,63 +87,63 @@ class CallFailures(ApplicationRig):
             assert not hanging.done()
             await _cancelled(hanging)
 
-    async def test_a_caller_who_is_gone_leaves_nothing_behind(self, tmp_path: Path) -> None:
+    async def test_cancelled_calls_leave_no_active_call(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
             for number in range(3):
                 hanging = asyncio.ensure_future(ApplicationSession(application, f"s-{number}").subscribe(Order(hang=True)))
                 await record.heard(f"s-{number}", "subscribe")
                 await _cancelled(hanging)
-            await until(lambda: application.gauges().items() >= IDLE.items(), "no call is under way")
+            await until(lambda: application.gauges().items() >= IDLE.items(), "no call is active")
             assert application.health() == ""
             assert (await ApplicationSession(application, "t").connect()).accepted
 
-    async def test_a_connect_that_nobody_waits_for_any_more_is_not_made(self, tmp_path: Path) -> None:
+    async def test_unwanted_connect_is_not_called(self, tmp_path: Path) -> None:
         async with self.running(tmp_path, concurrency=1) as (application, record):
             hanging = asyncio.ensure_future(ApplicationSession(application, "s-1").subscribe(Order(hang=True)))
             await record.heard("s-1", "subscribe")
             connecting = asyncio.ensure_future(ApplicationSession(application, "s-2").connect(wanted=lambda: False))
             await until(
                 lambda: connecting.done() or application.gauges()["app_calls_waiting"] == 1,
-                "a connect waits for its turn, or is answered",
+                "a connect is queued or answered",
             )
             waited = not connecting.done()
             await _cancelled(hanging)
             if waited:
                 assert isinstance(await failure_of(connecting), Unavailable)
                 assert record.kinds("s-2") == []
-            else:  # calls do not wait here
+            else:  # this adapter does not queue calls
                 assert (await connecting).accepted
 
 
 class ApplicationUpkeep(ApplicationRig):
     """Start, stop, health, gauges."""
 
-    async def test_a_running_application_is_healthy_and_idle(self, tmp_path: Path) -> None:
+    async def test_running_application_is_healthy_and_idle(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
             assert application.gauges().items() >= IDLE.items()
             await ApplicationSession(application, "s-1").connect()
             assert application.health() == ""
             assert application.gauges().items() >= IDLE.items()
 
-    async def test_before_its_start_and_after_its_stop_it_is_unavailable(self, tmp_path: Path) -> None:
+    async def test_application_is_unavailable_before_start_and_after_stop(self, tmp_path: Path) -> None:
         async with self.serving(ApplicationSetup(tmp_path / "told.jsonl", self.short)) as application:
-            assert application.health(), "it cannot be asked before its start, and calls itself healthy"
+            assert application.health(), "reported as healthy before its start"
             await assert_unavailable(ApplicationSession(application, "s-1"))
             await application.start(NoPublisher())
             await application.stop()
-            assert application.health(), "it cannot be asked after its stop, and calls itself healthy"
+            assert application.health(), "reported as healthy after its stop"
             await assert_unavailable(ApplicationSession(application, "s-2"))
             await application.stop()
         assert self.told(tmp_path / "told.jsonl") == []
 
-    async def test_one_that_was_never_started_can_be_stopped(self, tmp_path: Path) -> None:
+    async def test_application_can_be_stopped_without_a_start(self, tmp_path: Path) -> None:
         async with self.serving(ApplicationSetup(tmp_path / "told.jsonl", self.short)) as application:
             await application.stop()
 
-    async def test_a_call_under_way_when_it_stops_comes_to_an_end(self, tmp_path: Path) -> None:
+    async def test_pending_call_ends_at_stop(self, tmp_path: Path) -> None:
         async with self.running(tmp_path, self.short) as (application, record):
             hanging = asyncio.ensure_future(ApplicationSession(application, "s-1").subscribe(Order(hang=True)))
-            await until(lambda: hanging.done() or bool(record.of("s-1")), "the application hears of the subscribe")
+            await until(lambda: hanging.done() or bool(record.of("s-1")), "the application receives the subscribe")
             await application.stop()
             assert isinstance(await failure_of(hanging), ServerError)
 
@@ -157,7 +162,7 @@ async def assert_unavailable(session: ApplicationSession) -> None:
 
 
 async def _granted(asking: Coroutine[Any, Any, CommandResult]) -> bool:
-    """A refusal and a failure of the application are both an answer; anything else that is raised is not."""
+    """Whether the subscription was accepted. A refusal and a failure of the application both count as rejected."""
     try:
         return (await asking).accepted
     except ServerError:

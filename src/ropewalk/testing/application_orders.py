@@ -1,7 +1,7 @@
 """The obedient application: one behaviour, which every kind of application under test has.
 
-It lets clients in by name and otherwise does what they order it to, so that a test says in one place what the application does
-and what must come of it. It writes down what it is told before it does anything else, see `application_events`.
+It accepts clients by name and executes the orders in their commands, so that a test has the behaviour of the application and
+the expected result in one place. It logs every call before it does anything else, see `application_events`.
 
 Connect: the name is the cookie `user`, or else the parameter `user` of the URL. A client without one is refused, one named
 `boom` is an error. Others are known by `{"user": name}`, and the connection's state gets `entered`.
@@ -34,7 +34,7 @@ PAUSE = 0.3  # seconds: enough for a server that does not wait for the answer to
 
 
 class Order(Struct, frozen=True, omit_defaults=True):
-    """What to do; whatever is said comes before a confirmation or rejection.
+    """What to do. Transmissions (`say`) come before the confirmation or rejection.
 
     `streams` to stream from; `whisper` and `presence` are streams too, to which the client may whisper, or where it may be
     present. `keep` changes the state of the subscription, `remember` that of the connection; "" deletes a key. `join` is the id
@@ -62,7 +62,7 @@ class Order(Struct, frozen=True, omit_defaults=True):
 
 
 def seat(order: Order | None = None, number: int = 0) -> str:
-    """The identifier of a subscription; the number tells those apart that begin with the same order."""
+    """The identifier of a subscription; `number` distinguishes those with the same order."""
     return json.dumps({"channel": CHANNEL, "number": number, "order": to_builtins(order or Order())})
 
 
@@ -72,5 +72,5 @@ def call(order: Order | None = None) -> str:
 
 
 def info(member: str) -> dict[str, str]:
-    """What the application says of a member that it lets join."""
+    """The info of a member that the application adds."""
     return {"name": member}

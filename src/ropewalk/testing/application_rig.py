@@ -1,4 +1,4 @@
-"""The ground the application suite stands on: how an application is made, and a session that calls it as the engine does."""
+"""Hooks of the application suites, and a session that calls an application as the engine does."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ class NoPublisher:
 
 
 class ApplicationRig:
-    """A suite's hooks and its small vocabulary.
+    """Hooks and helpers of the suites.
 
     `guard`: seconds after which a test gives up waiting. `plenty` and `short`: how long calls may take where the test is not
     about time, and where it is.
@@ -60,14 +60,14 @@ class ApplicationRig:
 
     guard = 60.0
     plenty = 30.0
-    short = 0.2
+    short = 1.0
 
     def serving(self, setup: ApplicationSetup) -> AbstractAsyncContextManager[Application]:
-        """While it is entered, the obedient application of `application_orders` is served. Gives what asks it, not started."""
+        """Serve the obedient application of `application_orders` while entered. Yields the adapter, not started."""
         raise NotImplementedError("serve the obedient application")
 
     def told(self, log: Path) -> list[ApplicationEvent]:
-        """What it was told. Fill it where channels hear one by one of what concerns the session: see `folded`."""
+        """The calls it received. Override it if channels receive events of the session one by one: see `folded`."""
         return events.read(log)
 
     @asynccontextmanager
@@ -91,11 +91,11 @@ class ApplicationRig:
         except TimeoutError as late:
             if not guard.expired():
                 raise
-            raise AssertionError(f"it is not over after {self.guard:g} seconds{_noted(late.__cause__)}") from late
+            raise AssertionError(f"not finished after {self.guard:g} seconds{_noted(late.__cause__)}") from late
 
 
 class Record:
-    """What the application was told so far."""
+    """The calls that the application received so far."""
 
     def __init__(self, read: Callable[[], list[ApplicationEvent]]) -> None:
         self._read = read
@@ -108,7 +108,7 @@ class Record:
 
     async def heard(self, sid: str, kind: str) -> ApplicationEvent:
         """The latest of its kind, as soon as there is one."""
-        await until(lambda: kind in self.kinds(sid), f"the application hears of {kind} of the session {sid}")
+        await until(lambda: kind in self.kinds(sid), f"the application receives {kind} of the session {sid}")
         return [event for event in self.of(sid) if event.kind == kind][-1]
 
 
@@ -187,7 +187,7 @@ def known_by(result: ConnectResult) -> Any:
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    """The test's guard ends it where the condition never comes true, and tells `what` was waited for."""
+    """Wait for a condition. If it never holds, the guard of the test fails it and reports `what`."""
     with _waiting(what):
         while True:
             if condition():
@@ -205,10 +205,10 @@ async def until_answered(session: ApplicationSession) -> ConnectResult:
 
 
 async def failure_of(call: "asyncio.Future[Any]") -> BaseException:
-    """What a call raised. Its caller is not told by a cancellation, which it would take for one of its own."""
+    """The exception of a call. It must not be CancelledError, which the caller would take for a cancellation of its own."""
     with _waiting("a call comes to its end"):
         await asyncio.wait([call])
-    assert not call.cancelled(), "the call was cancelled: it has to raise what the port names"
+    assert not call.cancelled(), "the call was cancelled: it must raise an error of the port"
     failure = call.exception()
     assert failure is not None, f"the call was answered: {call.result()}"
     return failure
@@ -224,6 +224,6 @@ def _waiting(what: str) -> Iterator[None]:
 
 
 def _noted(cause: BaseException | None) -> str:
-    """What `_waiting` wrote on the cancellation."""
+    """The notes that `_waiting` added to the cancellation."""
     notes: list[str] = getattr(cause, "__notes__", [])
     return f"; it waits {', '.join(notes)}" if notes else ""

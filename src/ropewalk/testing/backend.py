@@ -1,6 +1,6 @@
-"""What every `ports.Backend` must do, as one suite of tests.
+"""Conformance suites for `ports.Backend`.
 
-Invariant: it knows the port and nothing else, so that whatever passes here can stand in for any other backend.
+Invariant: the suites use the port only, so a backend that passes can replace any other.
 """
 
 from ropewalk.testing.backend_feed import FeedConformance
@@ -22,5 +22,5 @@ class BackendConformance(
 
 
 class SharedBackendConformance(LeaseConformance, BackendConformance):
-    """For a backend whose store several nodes can share: all of the above through two instances by turns, and what two nodes
-    owe to each other. Fill `make_two` and `disturb`."""
+    """For a backend whose store several nodes share: the same cases on two instances that alternate, and the cases about two
+    nodes (leases, takeover, faults). Fill `make_two` and `disturb`."""

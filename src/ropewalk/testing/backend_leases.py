@@ -1,5 +1,5 @@
-"""What a `ports.Backend` must do that several nodes share: leases, sessions that are written while they live, take-over,
-members of dead nodes, and calls that fail."""
+"""Conformance of a `ports.Backend` that several nodes share: leases, sessions written while they are live, takeover, members
+of dead nodes, and calls that fail."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -30,8 +30,8 @@ async def listed(node: SharingNode, stream: str) -> list[str]:
 
 
 class LeaseConformance(SharedBackendRig):
-    async def over(self, *nodes: SharingNode) -> list[str]:
-        """The sids that are given out as expired, to whichever node asks."""
+    async def expired_sids(self, *nodes: SharingNode) -> list[str]:
+        """The sids of expired sessions that these nodes report, in this order."""
         given = []
         for node in nodes:
             await node.backend.sweep()
@@ -39,7 +39,7 @@ class LeaseConformance(SharedBackendRig):
         return given
 
     async def pass_time(self, seconds: float, *living: SharingNode) -> None:
-        """The leases of those that live are renewed meanwhile."""
+        """Advance the time in steps; the living nodes renew their leases meanwhile."""
         while seconds > 0:
             step = min(seconds, LEASE / 3)
             await self.advance(step)
@@ -50,7 +50,7 @@ class LeaseConformance(SharedBackendRig):
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
-    async def test_a_session_that_lives_can_be_taken_over_and_its_node_is_told(self) -> None:
+    async def test_live_session_is_taken_over_and_its_node_is_notified(self) -> None:
         async with self.two_nodes() as (old, new):
             here = await Process().start(old.backend)
             await old.leases.renew(LEASE, ())
@@ -62,7 +62,7 @@ class LeaseConformance(SharedBackendRig):
             assert (await old.leases.renew(LEASE, ())).taken == (SessionTaken("sid"),)
             assert (await old.leases.renew(LEASE, ["sid"])).taken == ()
 
-    async def test_a_node_whose_session_was_taken_over_cannot_write_it_any_more(self) -> None:
+    async def test_former_node_cannot_write_a_session_after_takeover(self) -> None:
         async with self.two_nodes() as (old, new):
             await opened(old, "sid", self.clock.now)
             await new.sessions.take("sid", "next")
@@ -71,31 +71,31 @@ class LeaseConformance(SharedBackendRig):
                 assert await old.leases.write([write]) == [SessionTaken("sid")]
             assert await new.sessions.peek("next") == SNAPSHOT
 
-    async def test_what_was_written_last_is_what_is_taken(self) -> None:
+    async def test_takeover_returns_the_latest_version(self) -> None:
         async with self.two_nodes() as (old, new):
             await opened(old, "sid", self.clock.now)
             assert await old.leases.write([SessionWrite("sid", CHANGED, 3, TTL)]) == []
-            assert await old.leases.write([SessionWrite("sid", SNAPSHOT, 2, TTL)]) == []  # it comes late
+            assert await old.leases.write([SessionWrite("sid", SNAPSHOT, 2, TTL)]) == []  # a late write
             assert await new.sessions.take("sid", "next") == CHANGED
 
-    async def test_a_former_sid_is_valid_until_its_successor_is_written(self) -> None:
+    async def test_former_sid_is_valid_until_its_successor_is_written(self) -> None:
         async with self.two_nodes() as (one, two):
             await opened(one, "sid", self.clock.now)
-            assert await two.sessions.take("sid", "second") == SNAPSHOT  # and the client never hears of it
+            assert await two.sessions.take("sid", "second") == SNAPSHOT  # the client never receives it
             assert await one.sessions.take("sid", "third") == SNAPSHOT
             assert await two.leases.write([SessionWrite("second", SNAPSHOT, 1, TTL)]) == [SessionTaken("second")]
             assert await one.leases.write([SessionWrite("third", SNAPSHOT, 2, TTL)]) == []
             assert [await two.sessions.take(sid, "fourth") for sid in ("sid", "second")] == [None, None]
             assert await two.sessions.take("third", "fourth") == SNAPSHOT
 
-    async def test_a_taken_session_that_its_new_node_never_writes_expires(self) -> None:
+    async def test_session_expires_if_its_new_node_never_writes_it(self) -> None:
         async with self.two_nodes() as (one, two):
             await opened(one, "sid", self.clock.now)
             await two.sessions.take("sid", "next")
             await self.pass_time(TTL, one, two)
-            assert await self.over(one, two) == ["next"]
+            assert await self.expired_sids(one, two) == ["next"]
 
-    async def test_the_sessions_of_a_dead_node_can_be_resumed_for_their_time(self) -> None:
+    async def test_session_of_a_dead_node_can_be_resumed_within_its_ttl(self) -> None:
         async with self.two_nodes() as (dead, alive):
             for node in (dead, alive):
                 await node.leases.renew(LEASE, ())
@@ -104,26 +104,26 @@ class LeaseConformance(SharedBackendRig):
             await self.pass_time(LEASE + TTL - 1, alive)
             assert await alive.sessions.take("sid", "next") == SNAPSHOT
 
-    async def test_a_session_of_a_dead_node_expires_once(self) -> None:
+    async def test_session_of_a_dead_node_expires_once(self) -> None:
         async with self.two_nodes() as (dead, alive):
             for node in (dead, alive):
                 await node.leases.renew(LEASE, ())
             await opened(dead, "sid", self.clock.now)
             await self.pass_time(LEASE, alive)
-            assert await self.over(alive) == []
+            assert await self.expired_sids(alive) == []
             await self.pass_time(TTL, alive)
-            assert await self.over(alive, dead, alive) == ["sid"]
+            assert await self.expired_sids(alive, dead, alive) == ["sid"]
             assert await alive.sessions.take("sid", "next") is None
 
-    async def test_a_session_lives_as_long_as_its_node_renews_its_lease(self) -> None:
+    async def test_session_is_live_while_its_node_renews_the_lease(self) -> None:
         async with self.two_nodes() as (one, two):
             await one.leases.renew(LEASE, ())
             await opened(one, "sid", self.clock.now)
             await self.pass_time(10 * (LEASE + TTL), one)
-            assert await self.over(one, two) == []
+            assert await self.expired_sids(one, two) == []
             assert await two.sessions.take("sid", "next") == SNAPSHOT
 
-    async def test_a_lease_that_ended_begins_anew_and_what_is_written_again_lives(self) -> None:
+    async def test_expired_lease_is_replaced_and_rewritten_sessions_stay_live(self) -> None:
         async with self.two_nodes() as (slow, alive):
             first = (await slow.leases.renew(LEASE, ())).lease
             assert (await slow.leases.renew(LEASE, ())).lease == first
@@ -132,9 +132,9 @@ class LeaseConformance(SharedBackendRig):
             assert (await slow.leases.renew(LEASE, ())).lease != first
             assert await slow.leases.write([SessionWrite("sid", SNAPSHOT, 2, TTL)]) == []
             await self.pass_time(2 * TTL, slow, alive)
-            assert await self.over(slow, alive) == []
+            assert await self.expired_sids(slow, alive) == []
 
-    async def test_a_session_that_expired_meanwhile_is_not_the_nodes_any_more(self) -> None:
+    async def test_node_cannot_write_a_session_that_expired(self) -> None:
         async with self.two_nodes() as (slow, alive):
             await slow.leases.renew(LEASE, ())
             await opened(slow, "sid", self.clock.now)
@@ -142,30 +142,30 @@ class LeaseConformance(SharedBackendRig):
             await slow.leases.renew(LEASE, ())
             assert await slow.leases.write([SessionWrite("sid", SNAPSHOT, 2, TTL)]) == [SessionTaken("sid")]
 
-    async def test_a_session_whose_connection_is_gone_is_kept_for_its_time(self) -> None:
+    async def test_disconnected_session_is_kept_for_its_ttl(self) -> None:
         async with self.two_nodes() as (one, two):
             await one.leases.renew(LEASE, ())
             await opened(one, "away", self.clock.now)
             await opened(one, "ended", self.clock.now)
             gone = [SessionWrite("away", SNAPSHOT, 2, TTL, live=False), SessionWrite("ended", SNAPSHOT, 3, 0.0, live=False)]
             assert await one.leases.write(gone) == []
-            assert await self.over(two, one) == ["ended"]
+            assert await self.expired_sids(two, one) == ["ended"]
             await self.pass_time(TTL - 1, one, two)
             assert await two.sessions.peek("away") == SNAPSHOT
             await self.pass_time(1, one, two)
-            assert await self.over(two, one) == ["away"]
+            assert await self.expired_sids(two, one) == ["away"]
 
-    async def test_a_session_that_cannot_be_resumed_is_over_with_its_node(self) -> None:
+    async def test_session_without_ttl_expires_with_its_node(self) -> None:
         async with self.two_nodes() as (dead, alive):
             await dead.leases.renew(LEASE, ())
             await opened(dead, "sid", self.clock.now, ttl=0.0)
             assert await alive.sessions.take("sid", "next") is None
-            assert await self.over(alive) == []
+            assert await self.expired_sids(alive) == []
             await self.pass_time(LEASE, alive)
-            assert await self.over(alive, alive) == ["sid"]
+            assert await self.expired_sids(alive, alive) == ["sid"]
 
-    async def test_a_session_that_is_too_large_keeps_no_other_from_being_written(self) -> None:
-        """It may be that it cannot be resumed, but its end is told."""
+    async def test_oversized_session_does_not_block_other_writes(self) -> None:
+        """It may not be resumable, but its expiry is reported."""
         async with self.two_nodes() as (old, new):
             await old.leases.renew(LEASE, ())
             sessions = {"huge": HUGE, "small": SNAPSHOT}
@@ -174,9 +174,9 @@ class LeaseConformance(SharedBackendRig):
             assert await new.sessions.peek("small") == SNAPSHOT
             assert await old.leases.write([SessionWrite("huge", HUGE, 2, TTL, live=False)]) == []
             await self.pass_time(TTL + 1, old, new)
-            assert await self.over(old, new) == ["huge"]
+            assert await self.expired_sids(old, new) == ["huge"]
 
-    async def test_a_remote_disconnect_ends_sessions_that_live_elsewhere(self) -> None:
+    async def test_revoke_ends_live_sessions_of_another_node(self) -> None:
         async with self.two_nodes() as (one, two):
             await one.leases.renew(LEASE, ())
             await opened(one, "sid", self.clock.now)
@@ -187,23 +187,23 @@ class LeaseConformance(SharedBackendRig):
             assert await two.sessions.take("sid", "next") is None
             assert await two.sessions.peek("other") is not None
 
-    async def test_a_node_hears_of_an_order_before_its_sessions_are_taken_by_it(self) -> None:
-        """The order says whether clients may come back."""
+    async def test_disconnect_request_arrives_before_the_revoked_sessions(self) -> None:
+        """The request decides whether clients may reconnect."""
         async with self.two_nodes() as (old, new):
             here = await Process().start(old.backend)
-            order = RemoteDisconnect(SNAPSHOT.ids, reconnect=False)
+            request = RemoteDisconnect(SNAPSHOT.ids, reconnect=False)
 
-            async def obey(given: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
-                return len(await new.sessions.revoke(SNAPSHOT.ids)) if given == order else 0
+            async def disconnect(given: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+                return len(await new.sessions.revoke(SNAPSHOT.ids)) if given == request else 0
 
-            await new.backend.feed.start(lambda messages: None, obey)
+            await new.backend.feed.start(lambda messages: None, disconnect)
             await old.leases.renew(LEASE, ())
             await opened(old, "sid", self.clock.now)
-            await new.backend.feed.command(order)
+            await new.backend.feed.command(request)
             await until(lambda: SessionTaken("sid", revoked=True) in here.orders)
-            assert here.orders[0] == order
+            assert here.orders[0] == request
 
-    async def test_a_remote_disconnect_ends_sessions_that_were_not_written_yet_and_none_that_begin_later(self) -> None:
+    async def test_revoke_applies_to_sessions_that_began_before_it(self) -> None:
         async with self.two_nodes() as (one, two):
             began = self.clock.now
             await self.advance(1)
@@ -216,7 +216,7 @@ class LeaseConformance(SharedBackendRig):
 
     # --- presence -----------------------------------------------------------------------------------------------------
 
-    async def test_members_of_a_dead_node_leave_after_their_time_and_everybody_hears_of_it_once(self) -> None:
+    async def test_members_of_a_dead_node_leave_once(self) -> None:
         async with self.two_nodes() as (dead, alive):
             there = await Process().start(alive.backend)
             await alive.backend.feed.listen("a")
@@ -234,7 +234,7 @@ class LeaseConformance(SharedBackendRig):
             await until(lambda: len(there.messages) == 3)
             assert [message.payload.count(b"leave") for message in there.messages] == [0, 0, 1]
 
-    async def test_a_member_outlives_the_node_that_its_session_has_left(self) -> None:
+    async def test_adopted_member_outlives_its_former_node(self) -> None:
         async with self.two_nodes() as (dead, alive):
             for node in (dead, alive):
                 await node.leases.renew(LEASE, ())
@@ -244,7 +244,7 @@ class LeaseConformance(SharedBackendRig):
             assert await alive.presence.expire() == []
             assert await listed(alive, "a") == ["bo"]
 
-    async def test_a_member_that_joins_again_after_the_lease_ended_stays(self) -> None:
+    async def test_member_that_rejoins_after_the_lease_expired_stays(self) -> None:
         async with self.two_nodes() as (slow, alive):
             await slow.leases.renew(LEASE, ())
             await slow.presence.join("a", "sid", BO)
@@ -270,7 +270,7 @@ class LeaseConformance(SharedBackendRig):
         assert failed is fault
         self.disturb(node.backend, StoreFault.NONE)
 
-    async def test_what_a_store_has_not_heard_of_has_not_happened(self) -> None:
+    async def test_unavailable_store_changes_nothing(self) -> None:
         async with self.two_nodes() as (one, two):
             await opened(one, "sid", self.clock.now)
             await two.presence.join("a", "sid", BO)
@@ -287,7 +287,7 @@ class LeaseConformance(SharedBackendRig):
             assert await two.sessions.peek("sid") == SNAPSHOT
             assert await listed(two, "a") == ["bo"]
 
-    async def test_what_was_not_answered_can_be_repeated(self) -> None:
+    async def test_unanswered_calls_can_be_repeated(self) -> None:
         async with self.two_nodes() as (one, two):
             await one.leases.renew(LEASE, ())
             publication = Publication("a", b"1", uid="u")
@@ -304,7 +304,7 @@ class LeaseConformance(SharedBackendRig):
             assert await one.presence.join("a", "sid", BO) == []
             assert await listed(two, "a") == ["bo"]
 
-    async def test_of_two_who_repeat_a_take_the_one_who_was_last_has_the_session(self) -> None:
+    async def test_last_of_two_repeated_takeovers_gets_the_session(self) -> None:
         async with self.two_nodes() as (one, two):
             await opened(one, "sid", self.clock.now)
             await self.failing(one, StoreFault.UNANSWERED, lambda: one.sessions.take("sid", "first"))
@@ -312,11 +312,12 @@ class LeaseConformance(SharedBackendRig):
             assert await one.sessions.take("sid", "first") is None
             assert await two.leases.write([SessionWrite("second", SNAPSHOT, 1, TTL)]) == []
 
-    async def test_a_slow_store_keeps_no_other_node_waiting(self) -> None:
+    async def test_slow_store_does_not_delay_other_nodes(self) -> None:
         async with self.two_nodes() as (slow, fast):
             await opened(fast, "sid", self.clock.now)
             self.disturb(slow.backend, StoreFault.SLOW)
             waiting = asyncio.ensure_future(slow.sessions.peek("sid"))
             assert await fast.sessions.take("sid", "next") == SNAPSHOT
             assert await fast.leases.write([SessionWrite("next", SNAPSHOT, 1, TTL)]) == []
+            self.disturb(slow.backend, StoreFault.NONE)
             assert await waiting is None

@@ -1,4 +1,4 @@
-"""The ground the backend suites stand on: how a backend is made, how its time passes, and short words for common steps."""
+"""Hooks of the backend suites (create a backend, advance its clock, let calls fail) and helpers for common steps."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ from ropewalk.testing.clock import ManualClock
 
 
 class BackendSetup(Struct, frozen=True):
-    """What a test asks of the backend it is given."""
+    """Settings of the backend under test."""
 
     clock: Clock
     default: StreamRules = StreamRules()
@@ -28,22 +28,22 @@ class StoreFault(StrEnum):
     """How calls to a store may fail."""
 
     NONE = "none"
-    UNAVAILABLE = "unavailable"  # the store never hears of them, and this is known
-    UNANSWERED = "unanswered"  # they are done, and the answer is lost
-    SLOW = "slow"
+    UNAVAILABLE = "unavailable"  # they are not sent, and the caller knows
+    UNANSWERED = "unanswered"  # they are carried out, and the response is lost
+    SLOW = "slow"  # they are not sent before the fault ends
 
 
 class BackendRig:
-    """A suite's hooks and its small vocabulary."""
+    """Hooks and helpers of the suites."""
 
     clock: ManualClock
 
     def make(self, setup: BackendSetup) -> Backend:
-        """A fresh backend, not started, with nothing in it."""
+        """Return a new, empty backend, not started."""
         raise NotImplementedError
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass for the backend. Fill it where the backend does not go by the clock it was given."""
+        """Advance the backend's time. Override it if the backend does not use the clock of its setup."""
         self.clock.advance(seconds)
 
     @asynccontextmanager
@@ -65,14 +65,14 @@ class BackendRig:
 
 
 class SharedBackendRig(BackendRig):
-    """The hooks for a store that several nodes can share. What is asked of one instance alone is asked of two by turns."""
+    """Hooks for a store that several nodes share. Cases for one backend run on two instances that alternate."""
 
     def make_two(self, setup: BackendSetup) -> tuple[Backend, Backend]:
-        """Two fresh instances on one store with nothing in it, as two nodes have them; not started."""
+        """Return two instances on one new, empty store, as two nodes have them; not started."""
         raise NotImplementedError
 
     def disturb(self, backend: Backend, fault: StoreFault) -> None:
-        """From now on all calls to the stores of this instance fail like this."""
+        """Let all further calls of this instance to its store fail in this way."""
         raise NotImplementedError
 
     def make(self, setup: BackendSetup) -> Backend:
@@ -92,7 +92,7 @@ class SharedBackendRig(BackendRig):
 
 
 class SharingNode:
-    """One of several on a store, as far as the store sees it."""
+    """One of several nodes on a store: its backend and its ports."""
 
     def __init__(self, backend: Backend) -> None:
         assert backend.leases is not None
@@ -108,7 +108,7 @@ class SharingNode:
 
 
 class Alternating:
-    """Implements `ports.Backend`: whatever one of two instances does, the other one sees."""
+    """Implements `ports.Backend`: every access to a store goes to the other one of two instances."""
 
     def __init__(self, first: Backend, second: Backend) -> None:
         self._instances = [first, second]
@@ -151,7 +151,7 @@ class Alternating:
 
 
 async def publish(backend: Backend, stream: str, count: int = 1) -> list[Registered]:
-    """Append `count` numbered publications to a stream. Their time is known if the last of them is kept."""
+    """Append `count` numbered publications to a stream. Their timestamp is set if the last one is kept in the history."""
     batch = [Publication(stream, b"%d" % number) for number in range(1, count + 1)]
     receipts = await backend.streams.append(batch)
     page = await backend.streams.page(stream, receipts[-1].offset - 1, 1)

@@ -1,4 +1,4 @@
-"""What every `ports.SessionStore` must do: a sid is good for one restore, within its time."""
+"""Conformance of `ports.SessionStore`: a session can be resumed once, within its TTL."""
 
 from msgspec.structs import replace
 
@@ -16,28 +16,21 @@ KNOWN = replace(SNAPSHOT, app=AppSide("http://x/cable", {"cookie": "a=1"}, {"use
 
 
 class SessionConformance(BackendRig):
-    async def test_a_saved_session_comes_back_whole_and_once(self) -> None:
+    async def test_saved_session_is_returned_complete_and_once(self) -> None:
         async with self.running() as backend:
-            await backend.sessions.save("sid", SNAPSHOT, 10)
-            assert await backend.sessions.take("sid") == SNAPSHOT
+            assert await backend.sessions.peek("sid") is None
             assert await backend.sessions.take("sid") is None
-
-    async def test_an_unknown_sid_is_nobody(self) -> None:
-        async with self.running() as backend:
-            assert await backend.sessions.take("sid") is None
-
-    async def test_whoever_looks_at_a_session_leaves_it_where_it_is(self) -> None:
-        async with self.running() as backend:
             await backend.sessions.save("sid", SNAPSHOT, 10)
             assert [await backend.sessions.peek("sid") for _ in range(2)] == [SNAPSHOT, SNAPSHOT]
             assert await backend.sessions.peek("another") is None
             assert await backend.sessions.take("sid") == SNAPSHOT
+            assert await backend.sessions.take("sid") is None
             assert await backend.sessions.peek("sid") is None
-            await backend.sessions.save("sid", SNAPSHOT, 10)
             await self.advance(10)
-            assert await backend.sessions.peek("sid") is None
+            await backend.sweep()
+            assert backend.gauges()["sessions_kept"] == 0
 
-    async def test_every_session_of_an_identity_is_revoked_and_no_other(self) -> None:
+    async def test_revoke_removes_all_sessions_of_one_identity(self) -> None:
         async with self.running() as backend:
             other = replace(SNAPSHOT, ids="another")
             await backend.sessions.save("one", SNAPSHOT, 10)
@@ -57,23 +50,28 @@ class SessionConformance(BackendRig):
             await backend.sweep()
             assert await backend.sessions.expired(10) == []
 
-    async def test_a_session_is_kept_for_its_time_and_no_longer(self) -> None:
+    async def test_session_expires_after_its_ttl(self) -> None:
         async with self.running() as backend:
             await backend.sessions.save("soon", SNAPSHOT, 10)
             await backend.sessions.save("late", SNAPSHOT, 11)
             await self.advance(10)
+            assert await backend.sessions.peek("soon") is None
             assert await backend.sessions.take("soon") is None
             assert await backend.sessions.take("late") == SNAPSHOT
 
-    async def test_a_session_that_was_given_out_leaves_nothing_to_sweep(self) -> None:
+    async def test_session_saved_again_gets_a_new_ttl(self) -> None:
         async with self.running() as backend:
+            await backend.sessions.save("sid", SessionSnapshot("old", {}), 10)
+            await self.advance(5)
             await backend.sessions.save("sid", SNAPSHOT, 10)
-            await backend.sessions.take("sid")
-            await self.advance(10)
+            await self.advance(5)
             await backend.sweep()
-            assert backend.gauges()["sessions_kept"] == 0
+            assert await backend.sessions.take("sid") == SNAPSHOT
+            await backend.sessions.save("sid", SNAPSHOT, 10)
+            await self.advance(10)
+            assert await backend.sessions.peek("sid") is None
 
-    async def test_a_session_whose_time_is_over_is_given_out_once(self) -> None:
+    async def test_expired_session_is_reported_once(self) -> None:
         async with self.running() as backend:
             await backend.sessions.save("known", KNOWN, 10)
             await backend.sessions.save("resumed", KNOWN, 10)
@@ -87,7 +85,7 @@ class SessionConformance(BackendRig):
             assert await backend.sessions.expired(10) == []
             assert await backend.sessions.take("known") is None
 
-    async def test_a_session_that_came_too_late_is_heard_of_too(self) -> None:
+    async def test_session_that_was_requested_too_late_is_reported_as_expired(self) -> None:
         async with self.running() as backend:
             await backend.sessions.save("sid", KNOWN, 10)
             await self.advance(10)
@@ -95,7 +93,7 @@ class SessionConformance(BackendRig):
             await backend.sweep()
             assert await backend.sessions.expired(10) == [("sid", KNOWN)]
 
-    async def test_sessions_over_are_given_out_in_portions(self) -> None:
+    async def test_expired_sessions_are_reported_in_portions(self) -> None:
         async with self.running() as backend:
             for sid in "abc":
                 await backend.sessions.save(sid, KNOWN, 10)
@@ -104,18 +102,9 @@ class SessionConformance(BackendRig):
             portions = [await backend.sessions.expired(2) for _ in range(3)]
             assert [len(portion) for portion in portions] == [2, 1, 0]
 
-    async def test_what_ends_with_the_process_is_given_out_at_its_end_and_nothing_that_outlives_it(self) -> None:
+    async def test_abandoned_returns_the_sessions_that_end_with_the_process(self) -> None:
         async with self.running() as backend:
             await backend.sessions.save("sid", KNOWN, 10)
             given = await backend.sessions.abandoned()
             left = await backend.sessions.take("sid")
             assert (given, left) in (([("sid", KNOWN)], None), ([], KNOWN))
-
-    async def test_a_session_saved_again_is_kept_anew(self) -> None:
-        async with self.running() as backend:
-            await backend.sessions.save("sid", SessionSnapshot("old", {}), 10)
-            await self.advance(5)
-            await backend.sessions.save("sid", SNAPSHOT, 10)
-            await self.advance(5)
-            await backend.sweep()
-            assert await backend.sessions.take("sid") == SNAPSHOT

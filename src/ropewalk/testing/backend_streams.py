@@ -1,4 +1,4 @@
-"""What every `ports.StreamStore` must do: dense positions, exact replays, typed gaps, uids that count once."""
+"""Conformance of `ports.StreamStore`: dense positions, exact replays, typed gaps, deduplicated uids."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ NO_HISTORY = (StreamRules(history_limit=0), StreamRules(history_ttl=0.0))
 
 
 class StreamConformance(BackendRig):
-    async def test_offsets_are_dense_and_each_stream_has_its_own(self) -> None:
+    async def test_offsets_are_dense_per_stream(self) -> None:
         async with self.running() as backend:
             first = await publish(backend, "a", 3)
             other = await publish(backend, "b", 2)
@@ -24,7 +24,7 @@ class StreamConformance(BackendRig):
             assert len({message.epoch for message in first + second}) == 1
             assert first[0].epoch != ""
 
-    async def test_a_batch_is_registered_in_order_with_everything_it_carries(self) -> None:
+    async def test_batch_keeps_its_order_and_message_fields(self) -> None:
         async with self.running() as backend:
             batch = [
                 Publication("a", b"1", exclude_socket="sid", broadcast_type="kind"),
@@ -46,7 +46,7 @@ class StreamConformance(BackendRig):
             assert (answer.messages[0].exclude_socket, answer.messages[0].broadcast_type) == ("sid", "kind")
             assert answer.messages[0].timestamp == self.clock.now
 
-    async def test_messages_keep_what_only_some_clients_are_told_of_them(self) -> None:
+    async def test_optional_message_fields_are_stored(self) -> None:
         async with self.running() as backend:
             batch = [
                 Publication("a", b"1", uid=LAST_KSUID, partition_key="k", ts_producer=2**64 - 1),
@@ -71,7 +71,7 @@ class StreamConformance(BackendRig):
                 for answer in answers:
                     assert [message.fields for message in answer.messages] == expected[stream]
 
-    async def test_an_append_that_is_said_to_be_instant_never_suspends(self) -> None:
+    async def test_instant_append_does_not_suspend(self) -> None:
         async with self.running() as backend:
             batch = [Publication("a", b"1"), Publication("a", b"2", transient=True), Publication("a", b"3", uid="u")]
             for _ in range(2):  # the second time the stream is there, and the uid known
@@ -83,7 +83,7 @@ class StreamConformance(BackendRig):
                     append.send(None)
                 assert [receipt.stream for receipt in done.value.value] == ["a", "a", "a"]
 
-    async def test_a_stream_never_heard_of_is_empty(self) -> None:
+    async def test_unknown_stream_is_empty(self) -> None:
         async with self.running() as backend:
             assert await backend.streams.tip("a") == Position("", 0)
             assert await backend.streams.replay("a", Position("", 0)) == Replay("a", "", 0)
@@ -91,32 +91,21 @@ class StreamConformance(BackendRig):
             assert await backend.streams.since("a", 0.0) == Replay("a", "", 0)
             assert await backend.streams.page("a", 0, 10) is None
             assert await backend.streams.summaries("", 10) == []
-
-    async def test_a_position_in_a_stream_never_heard_of_is_from_a_lost_epoch(self) -> None:
-        async with self.running() as backend:
             answer = await backend.streams.replay("a", Position("gone", 7))
             assert answer == Gap("a", GapReason.EPOCH_CHANGED, "", 1, 0)
 
-    async def test_the_tip_is_the_newest_position(self) -> None:
-        async with self.running() as backend:
-            messages = await publish(backend, "a", 3)
-            assert await backend.streams.tip("a") == at(messages[-1])
-
-    async def test_replay_gives_what_follows_the_position(self) -> None:
+    async def test_replay_returns_the_messages_after_a_position(self) -> None:
         async with self.running() as backend:
             messages = await publish(backend, "a", 4)
+            assert await backend.streams.tip("a") == at(messages[-1])
             for message in messages:
                 answer = await backend.streams.replay("a", at(message))
                 assert answer == Replay("a", message.epoch, 4, tuple(messages[message.offset :]))
-
-    async def test_replay_from_before_the_first_message_gives_all_of_them(self) -> None:
-        async with self.running() as backend:
-            messages = await publish(backend, "a", 4)
             for epoch in ("", messages[0].epoch):
                 answer = await backend.streams.replay("a", Position(epoch, 0))
                 assert answer == Replay("a", messages[0].epoch, 4, tuple(messages))
 
-    async def test_replay_joins_up_down_to_one_before_the_oldest_and_not_further(self) -> None:
+    async def test_replay_is_complete_back_to_the_oldest_message_kept(self) -> None:
         async with self.running() as backend:
             messages = await publish(backend, "a", 8)
             epoch = messages[0].epoch
@@ -125,20 +114,16 @@ class StreamConformance(BackendRig):
             for position in (Position(epoch, 2), Position(epoch, 0), Position("", 0)):
                 assert await backend.streams.replay("a", position) == Gap("a", GapReason.TRIMMED, epoch, 4, 8, rest=joined)
 
-    async def test_a_position_that_was_never_given_is_ahead(self) -> None:
-        async with self.running() as backend:
-            epoch = (await publish(backend, "a", 2))[0].epoch
-            assert await backend.streams.replay("a", Position(epoch, 3)) == Gap("a", GapReason.AHEAD, epoch, 1, 2)
-
-    async def test_a_position_of_another_epoch_says_so_whatever_its_offset(self) -> None:
+    async def test_position_ahead_of_the_tip_or_of_another_epoch_is_a_gap(self) -> None:
         async with self.running() as backend:
             messages = await publish(backend, "a", 2)
             epoch = messages[0].epoch
+            assert await backend.streams.replay("a", Position(epoch, 3)) == Gap("a", GapReason.AHEAD, epoch, 1, 2)
             gap = Gap("a", GapReason.EPOCH_CHANGED, epoch, 1, 2, rest=Replay("a", epoch, 2, tuple(messages)))
             for position in (Position("other", 0), Position("other", 1), Position("other", 9), Position("", 1)):
                 assert await backend.streams.replay("a", position) == gap
 
-    async def test_each_message_expires_by_its_own_age(self) -> None:
+    async def test_messages_expire_by_their_own_age(self) -> None:
         async with self.running() as backend:
             first = await publish(backend, "a")
             await self.advance(60)
@@ -149,7 +134,7 @@ class StreamConformance(BackendRig):
             assert await backend.streams.replay("a", Position(epoch, 1)) == kept
             assert await backend.streams.replay("a", Position(epoch, 0)) == Gap("a", GapReason.TRIMMED, epoch, 2, 2, rest=kept)
 
-    async def test_the_tip_outlives_the_history(self) -> None:
+    async def test_tip_outlives_the_history(self) -> None:
         async with self.running() as backend:
             messages = await publish(backend, "a", 3)
             await self.advance(100)
@@ -160,7 +145,7 @@ class StreamConformance(BackendRig):
             assert await backend.streams.replay("a", Position(epoch, 2)) == Gap("a", GapReason.TRIMMED, epoch, 4, 3)
             assert offsets(await publish(backend, "a")) == [4]
 
-    async def test_without_history_positions_are_still_given(self) -> None:
+    async def test_positions_are_assigned_without_history(self) -> None:
         for rules in NO_HISTORY:
             async with self.running(rules) as backend:
                 messages = await publish(backend, "a", 3)
@@ -171,14 +156,14 @@ class StreamConformance(BackendRig):
                 assert await backend.streams.since("a", 0.0) == Gap("a", GapReason.TRIMMED, epoch, 4, 3)
                 assert await backend.streams.since("a", self.clock.now + 1) == Replay("a", epoch, 3)
 
-    async def test_rules_hold_for_the_streams_they_name(self) -> None:
+    async def test_rules_apply_to_the_streams_they_match(self) -> None:
         async with self.running(rules=[StreamRule("short/*", history_limit=1)]) as backend:
             await publish(backend, "short/1", 3)
             await publish(backend, "long/1", 3)
             kept = {summary.stream: summary.kept for summary in await backend.streams.summaries("", 10)}
             assert kept == {"short/1": 1, "long/1": 3}
 
-    async def test_since_gives_what_was_registered_at_or_after_that_time(self) -> None:
+    async def test_since_returns_the_messages_from_that_time_on(self) -> None:
         async with self.running() as backend:
             start = self.clock.now
             await publish(backend, "a")
@@ -190,7 +175,7 @@ class StreamConformance(BackendRig):
             assert await backend.streams.since("a", start + 10) == Replay("a", epoch, 3, tuple(later))
             assert await backend.streams.since("a", start + 10.5) == Replay("a", epoch, 3)
 
-    async def test_since_says_what_is_no_longer_kept_and_gives_the_rest(self) -> None:
+    async def test_since_reports_trimmed_and_expired_messages(self) -> None:
         async with self.running() as backend:
             older = await publish(backend, "a", 3)
             trimmed_at = self.clock.now
@@ -201,17 +186,12 @@ class StreamConformance(BackendRig):
                 answer = await backend.streams.since("a", timestamp)
                 assert answer == Gap("a", GapReason.TRIMMED, older[0].epoch, 4, 8, rest=rest)
             assert await backend.streams.since("a", trimmed_at + 1) == rest
-
-    async def test_since_says_what_has_expired(self) -> None:
-        async with self.running() as backend:
-            messages = await publish(backend, "a", 3)
             published_at = self.clock.now
             await self.advance(100)
-            epoch = messages[0].epoch
-            assert await backend.streams.since("a", published_at) == Gap("a", GapReason.TRIMMED, epoch, 4, 3)
-            assert await backend.streams.since("a", published_at + 1) == Replay("a", epoch, 3)
+            assert await backend.streams.since("a", published_at) == Gap("a", GapReason.TRIMMED, older[0].epoch, 9, 8)
+            assert await backend.streams.since("a", published_at + 1) == Replay("a", older[0].epoch, 8)
 
-    async def test_a_known_uid_gets_its_first_position_and_appends_nothing(self) -> None:
+    async def test_uid_is_registered_once_per_stream(self) -> None:
         async with self.running() as backend:
             [first] = await backend.streams.append([Publication("a", b"1", uid="u")])
             await publish(backend, "a", 2)
@@ -219,19 +199,11 @@ class StreamConformance(BackendRig):
             assert (first.duplicate, again.duplicate) == (False, True)
             assert at(again) == at(first)
             assert (await backend.streams.tip("a")).offset == 3
+            batch = [Publication("b", b"1", uid="u"), Publication("b", b"2"), Publication("b", b"1", uid="u")]
+            appended = await backend.streams.append([*batch, Publication("c", b"1", uid="u")])
+            assert [(item.offset, item.duplicate) for item in appended] == [(1, False), (2, False), (1, True), (1, False)]
 
-    async def test_a_uid_repeated_within_one_batch_counts_once(self) -> None:
-        async with self.running() as backend:
-            batch = [Publication("a", b"1", uid="u"), Publication("a", b"2"), Publication("a", b"1", uid="u")]
-            appended = await backend.streams.append(batch)
-            assert [(item.offset, item.duplicate) for item in appended] == [(1, False), (2, False), (1, True)]
-
-    async def test_the_same_uid_in_another_stream_is_another_publication(self) -> None:
-        async with self.running() as backend:
-            appended = await backend.streams.append([Publication("a", b"1", uid="u"), Publication("b", b"1", uid="u")])
-            assert [item.duplicate for item in appended] == [False, False]
-
-    async def test_a_uid_is_forgotten_after_its_time(self) -> None:
+    async def test_uid_expires_after_its_ttl(self) -> None:
         async with self.running() as backend:
             known = []
             for pause in (0, 59, 1):
@@ -240,14 +212,14 @@ class StreamConformance(BackendRig):
                 known.append(again.duplicate)
             assert known == [False, True, False]
 
-    async def test_a_stream_has_the_partition_key_of_its_first_publication(self) -> None:
+    async def test_stream_keeps_the_partition_key_of_its_first_publication(self) -> None:
         async with self.running() as backend:
             await backend.streams.append([Publication("a", b"1", partition_key="k"), Publication("b", b"1")])
             await backend.streams.append([Publication("a", b"2"), Publication("a", b"3", partition_key="k")])
             await backend.streams.append([Publication("b", b"2", partition_key="b")])
             assert [await backend.streams.partition_key(stream) for stream in ("a", "b", "c")] == ["k", "b", "c"]
 
-    async def test_another_partition_key_is_refused_with_all_of_its_batch(self) -> None:
+    async def test_different_partition_key_rejects_the_whole_batch(self) -> None:
         async with self.running() as backend:
             await backend.streams.append([Publication("a", b"1", partition_key="k"), Publication("b", b"1")])
             refused = [
@@ -261,7 +233,7 @@ class StreamConformance(BackendRig):
                     await backend.streams.append(batch)
             assert [(await backend.streams.tip(stream)).offset for stream in ("a", "b", "c")] == [1, 1, 0]
 
-    async def test_a_refused_partition_key_costs_its_own_publisher_only(self) -> None:
+    async def test_rejected_partition_key_does_not_fail_concurrent_appends(self) -> None:
         async with self.running() as backend:
             await backend.streams.append([Publication("a", b"1", partition_key="k")])
             answers = await asyncio.gather(
@@ -273,7 +245,7 @@ class StreamConformance(BackendRig):
             assert [isinstance(answer, PartitionChanged) for answer in answers] == [False, True, False]
             assert (await backend.streams.tip("a")).offset == 3
 
-    async def test_summaries_are_paged_in_order_of_name(self) -> None:
+    async def test_summaries_are_paged_by_name(self) -> None:
         async with self.running() as backend:
             for stream in ("b", "d", "a", "c"):
                 await publish(backend, stream, 6)
@@ -282,7 +254,7 @@ class StreamConformance(BackendRig):
             assert [summary.stream for summary in first + rest] == ["a", "b", "c", "d"]
             assert {(summary.tip, summary.oldest, summary.kept) for summary in first} == {(6, 2, 5)}
 
-    async def test_a_page_holds_kept_messages_and_says_where_the_next_begins(self) -> None:
+    async def test_page_returns_kept_messages_and_the_next_offset(self) -> None:
         async with self.running() as backend:
             messages = await publish(backend, "a", 8)
             first = await backend.streams.page("a", 0, 3)

@@ -1,4 +1,4 @@
-"""What every `ports.Backend` must do as a whole: say how it is, count what it keeps, and let go of what is over."""
+"""Conformance of `ports.Backend` as a whole: health, gauges, and removal of expired data."""
 
 from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Publication
@@ -6,7 +6,7 @@ from ropewalk.model.presence import Member
 from ropewalk.model.sessions import SessionSnapshot
 from ropewalk.testing.backend_rig import BackendRig, at, offsets, publish
 
-A_LONG_TIME = 1_000_000.0
+IDLE_SECONDS = 1_000_000.0
 EMPTY = {
     "streams": 0,
     "history_messages": 0,
@@ -18,12 +18,9 @@ EMPTY = {
 
 
 class UpkeepConformance(BackendRig):
-    async def test_a_running_backend_is_healthy(self) -> None:
+    async def test_gauges_count_the_stored_objects(self) -> None:
         async with self.running() as backend:
             assert backend.health() == ""
-
-    async def test_gauges_count_what_is_kept(self) -> None:
-        async with self.running() as backend:
             assert EMPTY.items() <= backend.gauges().items()
             await publish(backend, "a", 7)
             await backend.streams.append([Publication("b", b"12345", uid="u")])
@@ -40,7 +37,7 @@ class UpkeepConformance(BackendRig):
             }
             assert kept.items() <= backend.gauges().items()
 
-    async def test_what_has_expired_is_let_go_without_being_asked_for(self) -> None:
+    async def test_sweep_removes_expired_history_and_sessions(self) -> None:
         async with self.running() as backend:
             await publish(backend, "a", 3)
             await backend.sessions.save("sid", SessionSnapshot("", {}), 10)
@@ -50,22 +47,22 @@ class UpkeepConformance(BackendRig):
             assert (gauges["history_messages"], gauges["history_bytes"], gauges["sessions_kept"]) == (0, 0, 0)
             assert gauges["streams"] == 1
 
-    async def test_after_a_long_idle_time_nothing_is_left(self) -> None:
+    async def test_sweep_removes_everything_after_a_long_idle_time(self) -> None:
         async with self.running() as backend:
             await backend.streams.append([Publication("a", b"1", uid="u")])
             await backend.sessions.save("sid", SessionSnapshot("", {}), 10)
             await backend.presence.join("a", "sid", Member("bo"))
             await backend.presence.detach("sid", 15)
-            await self.advance(A_LONG_TIME)
+            await self.advance(IDLE_SECONDS)
             await backend.presence.expire()
             await backend.sweep()
             assert EMPTY.items() <= backend.gauges().items()
             assert await backend.streams.summaries("", 10) == []
 
-    async def test_a_forgotten_stream_begins_a_new_epoch(self) -> None:
+    async def test_removed_stream_starts_a_new_epoch(self) -> None:
         async with self.running() as backend:
             before = (await publish(backend, "a", 2))[-1]
-            await self.advance(A_LONG_TIME)
+            await self.advance(IDLE_SECONDS)
             await backend.sweep()
             after = await publish(backend, "a", 2)
             assert offsets(after) == [1, 2]
@@ -74,7 +71,7 @@ class UpkeepConformance(BackendRig):
             rest = Replay("a", after[0].epoch, 2, tuple(after))
             assert answer == Gap("a", GapReason.EPOCH_CHANGED, after[0].epoch, 1, 2, rest=rest)
 
-    async def test_only_as_many_uids_are_kept_as_allowed_and_the_oldest_go_first(self) -> None:
+    async def test_uid_limit_drops_the_oldest_uids(self) -> None:
         async with self.running(dedup_limit=2) as backend:
             await backend.streams.append([Publication("a", b"1", uid=uid) for uid in ("one", "two", "three")])
             await backend.sweep()

@@ -1,8 +1,8 @@
-"""A clock that stands still until it is told to move."""
+"""A clock that only moves when a test advances it."""
 
 
 class ManualClock:
-    """UNIX seconds, as `ports.Clock` gives them. It starts at a whole number, so that sums in tests are exact."""
+    """Implements `ports.Clock` (UNIX seconds). It starts at a whole number, so that sums in tests are exact."""
 
     def __init__(self, now: float = 1_000_000.0) -> None:
         self.now = now

@@ -1,6 +1,6 @@
-"""What every `ports.Journal` must do, and every `ports.JournalReader` and `ports.ConsumerStore` over it, as suites of tests.
+"""Conformance suites for `ports.Journal`, `ports.JournalReader` and `ports.ConsumerStore`.
 
-Invariant: it knows the ports and the words of the columns, and nothing of how rows are kept.
+Invariant: they use the ports and the column names only and do not depend on how rows are stored.
 """
 
 import io
@@ -54,40 +54,34 @@ class JournalRig:
 
 
 class JournalConformance(JournalRig):
-    """For every journal, whatever it keeps."""
+    """For every journal."""
 
-    async def test_a_running_journal_is_healthy(self, tmp_path: Path) -> None:
+    async def test_running_journal_is_healthy(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, _):
             await journal.write(MIXED)
             assert journal.health() == ""
 
-    async def test_writing_nothing_is_harmless(self, tmp_path: Path) -> None:
+    async def test_empty_journal_has_no_rows_consumers_or_unknown_shards(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, _):
             await journal.write([])
             journal.note([])
             assert sum(span.end - span.first for span in journal.spans()) == 0
-
-    async def test_a_consumer_never_heard_of_cannot_be_forgotten(self, tmp_path: Path) -> None:
-        async with self.running(tmp_path) as (journal, _):
             assert journal.consumers() == []
-            assert not await journal.forget("nobody")
-
-    async def test_a_shard_that_does_not_exist_cannot_be_read(self, tmp_path: Path) -> None:
-        async with self.running(tmp_path) as (journal, _):
+            assert not await journal.forget("unknown")
             with pytest.raises(BadRequest):
                 await _table(journal, 1_000_000, 0, 0)
 
 
 class KeepingConformance(JournalConformance):
-    """For journals that keep what they are given."""
+    """For journals that store rows."""
 
-    async def test_a_new_journal_recovers_nothing_and_can_be_read_empty(self, tmp_path: Path) -> None:
+    async def test_new_journal_recovers_nothing(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, recovered):
             assert recovered == Recovered(tips=[], rows=[])
             for span in journal.spans():
                 assert await _rows(journal, span.shard, span.first, span.end) == {}
 
-    async def test_rows_come_back_by_shard_at_dense_positions_in_the_order_they_were_handed_over(self, tmp_path: Path) -> None:
+    async def test_rows_have_dense_positions_per_shard_in_write_order(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, _):
             await journal.write(MIXED[:2])
             journal.note(MIXED[2:4])
@@ -95,7 +89,7 @@ class KeepingConformance(JournalConformance):
         async with self.running(tmp_path) as (journal, _):
             assert await everything(journal) == _placed(journal, MIXED)
 
-    async def test_after_an_orderly_stop_everything_goes_on_where_it_was(self, tmp_path: Path) -> None:
+    async def test_restart_recovers_tips_rows_and_producers(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, _):
             await journal.write(MIXED)
         async with self.running(tmp_path) as (journal, recovered):
@@ -114,7 +108,7 @@ class KeepingConformance(JournalConformance):
             assert [span.epoch for span in after] == [span.epoch for span in before]
             assert sum(span.end for span in after) == sum(span.end for span in before) + 1
 
-    async def test_an_answer_is_bounded_and_asking_on_brings_the_rest_without_a_seam(self, tmp_path: Path) -> None:
+    async def test_limited_reads_return_the_complete_range(self, tmp_path: Path) -> None:
         rows = [Row(RowKind.PUBLISH, "a", 1000.0 + n, "a", "e", n + 1, b"x" * 500) for n in range(60)]
         for at in range(0, 60, 20):
             async with self.running(tmp_path) as (journal, _):
@@ -125,13 +119,13 @@ class KeepingConformance(JournalConformance):
             answers = 0
             while len(found) < 60:
                 piece = await _rows(journal, span.shard, span.first + len(found), span.end, max_bytes=20_000)
-                assert piece, "an answer has one batch at the least"
+                assert piece, "a response has at least one batch"
                 found.update(piece)
                 answers += 1
             assert answers > 1
             assert found == {span.first + n: row for n, row in enumerate(rows)}
 
-    async def test_what_is_not_there_cannot_be_read(self, tmp_path: Path) -> None:
+    async def test_position_outside_the_journal_is_rejected(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, _):
             await journal.write(MIXED)
         async with self.running(tmp_path) as (journal, _):
@@ -145,7 +139,7 @@ class KeepingConformance(JournalConformance):
                     with pytest.raises(BadRequest):
                         await _table(journal, span.shard, first, end)
 
-    async def test_what_the_archive_has_is_remembered_and_never_goes_back(self, tmp_path: Path) -> None:
+    async def test_archived_end_only_moves_forward(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, _):
             await journal.write(MIXED)
             span = next(span for span in journal.spans())
@@ -155,7 +149,7 @@ class KeepingConformance(JournalConformance):
             with pytest.raises(BadRequest):
                 journal.archived({1_000_000: 1})
 
-    async def test_a_consumer_stays_where_it_was_pinned_moves_forward_only_and_outlives_a_stop(self, tmp_path: Path) -> None:
+    async def test_consumer_only_moves_forward_and_survives_a_restart(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, _):
             assert (await journal.pin("b", {0: ShardMark("e", 3)})).marks == {0: ShardMark("e", 3)}
             assert (await journal.pin("b", {0: ShardMark("e", 9), 1: ShardMark("f", 1)})).marks[0].position == 3
@@ -233,7 +227,7 @@ async def _rows(journal: JournalReader, shard: int, first: int, end: int, max_by
 def _row(cells: dict[str, object]) -> tuple[int, Row]:
     """What a row does not have is null, but for the value of a publication, which may be empty."""
     given = {name: cell for name, cell in cells.items() if cell is not None}
-    assert "" not in given.values(), "what is absent is null"
+    assert "" not in given.values(), "absent values are null"
     position, micros, kind = given.pop("position"), given.pop("timestamp"), RowKind(str(given.pop("event")))
     assert isinstance(position, int)
     assert isinstance(micros, int)

@@ -257,28 +257,28 @@ class BlamesTheApplicationThatIsAway(DirectApplication):
         return await super()._ask(ask)
 
 
-AWAY = "test_while_it_is_away_calls_are_unavailable_and_it_is_unhealthy_until_it_is_back"
+AWAY = "test_unreachable_application_is_unavailable_until_it_returns"
 WRONG = {
-    LosesTheHeaders: "test_the_application_sees_the_url_and_the_headers",
-    RaisesForARefusal: "test_a_client_that_is_refused_is_no_error",
-    MakesCallsThatNobodyWants: "test_a_connect_that_nobody_waits_for_any_more_is_not_made",
-    LosesTheSession: "test_sessions_beside_each_other_are_not_mixed_up",
-    LosesTheState: "test_state_is_what_the_calls_before_have_left",
-    LosesDeletions: "test_state_is_what_the_calls_before_have_left",
-    SpeaksBackwards: "test_a_subscription_has_its_streams_and_what_was_said_in_order",
-    SortsStreams: "test_a_subscription_has_its_streams_and_what_was_said_in_order",
-    SilentWhenRejecting: "test_a_subscription_that_is_rejected_has_no_streams_and_what_was_said",
-    HidesFailures: "test_an_action_that_fails_concerns_its_call_only",
-    LetsEverythingThrough: "test_what_clients_make_up_costs_its_own_call_at_most",
-    AsksTwice: "test_commands_are_told_once_and_in_order",
-    LeavesTwice: "test_a_disconnect_is_told_once_with_everything_that_was_kept",
-    ForgetsRestores: "test_a_restore_is_told_once_with_the_state_of_every_subscription",
-    WaitsForEver: "test_every_call_that_is_not_answered_ends_in_time",
-    OneAtATime: "test_a_call_that_is_not_answered_holds_up_nobody_else",
-    CountsCallersWhoAreGone: "test_a_caller_who_is_gone_leaves_nothing_behind",
-    AnswersAfterItsStop: "test_before_its_start_and_after_its_stop_it_is_unavailable",
+    LosesTheHeaders: "test_connect_call_has_the_url_and_the_headers",
+    RaisesForARefusal: "test_refused_client_is_not_an_error",
+    MakesCallsThatNobodyWants: "test_unwanted_connect_is_not_called",
+    LosesTheSession: "test_concurrent_sessions_are_kept_apart",
+    LosesTheState: "test_state_accumulates_over_calls",
+    LosesDeletions: "test_state_accumulates_over_calls",
+    SpeaksBackwards: "test_subscription_has_its_streams_and_transmissions_in_order",
+    SortsStreams: "test_subscription_has_its_streams_and_transmissions_in_order",
+    SilentWhenRejecting: "test_rejected_subscription_has_transmissions_and_no_streams",
+    HidesFailures: "test_failed_action_does_not_affect_other_calls",
+    LetsEverythingThrough: "test_hostile_input_fails_its_own_call_at_most",
+    AsksTwice: "test_commands_are_called_once_in_order",
+    LeavesTwice: "test_disconnect_call_has_all_state",
+    ForgetsRestores: "test_restored_call_has_the_state_of_all_subscriptions",
+    WaitsForEver: "test_unanswered_calls_time_out",
+    OneAtATime: "test_unanswered_call_does_not_block_others",
+    CountsCallersWhoAreGone: "test_cancelled_calls_leave_no_active_call",
+    AnswersAfterItsStop: "test_application_is_unavailable_before_start_and_after_stop",
     FeelsWellAlways: AWAY,
-    FeelsWellWhileItIsClosed: "test_before_its_start_and_after_its_stop_it_is_unavailable",
+    FeelsWellWhileItIsClosed: "test_application_is_unavailable_before_start_and_after_stop",
     BlamesTheApplicationThatIsAway: AWAY,
 }
 
@@ -302,17 +302,17 @@ async def test_a_wrong_application_is_found_out(kind: type[DirectApplication], t
 @pytest.mark.parametrize(
     ("kind", "test", "words"),
     [
-        (LosesTheHeaders, "test_the_application_sees_the_url_and_the_headers", "did the URL and the headers reach it"),
-        (CancelsItsCallers, "test_a_call_under_way_when_it_stops_comes_to_an_end", "the call was cancelled"),
+        (LosesTheHeaders, "test_connect_call_has_the_url_and_the_headers", "did the URL and the headers reach it"),
+        (CancelsItsCallers, "test_pending_call_ends_at_stop", "the call was cancelled"),
         (
             HearsNothing,
-            "test_a_caller_who_is_gone_leaves_nothing_behind",
-            "not over after 0.5 seconds; it waits until the application hears of subscribe of the session s-0",
+            "test_cancelled_calls_leave_no_active_call",
+            "not finished after 0.5 seconds; it waits until the application receives subscribe of the session s-0",
         ),
         (
             FeelsWellWhileItIsClosed,
-            "test_before_its_start_and_after_its_stop_it_is_unavailable",
-            "cannot be asked before its start, and calls itself healthy",
+            "test_application_is_unavailable_before_start_and_after_stop",
+            "reported as healthy before its start",
         ),
     ],
 )

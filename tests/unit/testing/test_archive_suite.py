@@ -185,22 +185,22 @@ class HasGaugesOfTheBackend(ListArchive):
 
 
 WRONG = {
-    ForgetsTheEpoch: "test_two_epochs_of_a_stream_are_not_mixed",
-    FoldsNames: "test_streams_with_odd_names_do_not_get_mixed_up",
-    Repeats: "test_a_message_that_was_stored_twice_comes_once",
-    NewestFirst: "test_batches_of_many_streams_come_apart_and_in_order",
-    AsItWasStored: "test_what_was_stored_out_of_order_comes_in_the_order_of_offsets",
-    EndsTooEarly: "test_a_range_is_exact_at_both_ends",
-    KnowsNoLimit: "test_an_answer_that_was_cut_at_its_limit_says_so",
-    HidesThatThereIsMore: "test_asking_on_brings_everything_without_a_seam",
-    KnowsNoTime: "test_since_leaves_out_what_is_older_and_nothing_else",
-    LeavesOutTheMomentItself: "test_since_the_very_moment_of_a_message_includes_it",
-    TakesDamageForNothing: "test_what_cannot_be_read_is_unavailable_until_it_can",
-    RaisesWhatItsLibraryRaises: "test_what_becomes_unreadable_later_is_never_answered_wrongly",
-    BlocksTheLoop: "test_the_event_loop_goes_on_while_the_archive_is_read",
-    GoesOnAfterItsStop: "test_after_a_stop_it_is_unavailable_and_stopping_again_is_harmless",
-    CancelsItsReaders: "test_reads_under_way_when_it_stops_are_answered_or_unavailable",
-    HasGaugesOfTheBackend: "test_gauges_are_numbers_under_names_of_the_archive",
+    ForgetsTheEpoch: "test_epochs_of_a_stream_are_kept_apart",
+    FoldsNames: "test_unusual_stream_names_are_kept_apart",
+    Repeats: "test_message_stored_twice_is_returned_once",
+    NewestFirst: "test_streams_of_one_batch_are_returned_separately_in_order",
+    AsItWasStored: "test_messages_stored_out_of_order_are_sorted_by_offset",
+    EndsTooEarly: "test_range_is_exact_at_both_ends",
+    KnowsNoLimit: "test_limited_read_reports_more",
+    HidesThatThereIsMore: "test_consecutive_reads_return_the_complete_range",
+    KnowsNoTime: "test_since_omits_only_older_messages",
+    LeavesOutTheMomentItself: "test_since_includes_a_message_of_that_moment",
+    TakesDamageForNothing: "test_unreadable_archive_is_unavailable_until_it_is_repaired",
+    RaisesWhatItsLibraryRaises: "test_archive_damaged_after_a_read_returns_no_wrong_messages",
+    BlocksTheLoop: "test_read_does_not_block_the_event_loop",
+    GoesOnAfterItsStop: "test_stopped_archive_is_unavailable",
+    CancelsItsReaders: "test_pending_reads_at_stop_succeed_or_are_unavailable",
+    HasGaugesOfTheBackend: "test_gauges_have_the_prefix_of_the_archive",
 }
 
 

@@ -157,19 +157,19 @@ class TakingAnyShardForArchived(Journaled):
 # --- each is found out -----------------------------------------------------------------------------------------------
 
 BROKEN = {
-    Raising: "test_a_hostile_token_gets_an_answer_and_never_raises",
-    RefusingForAReasonOfItsOwn: "test_a_hostile_token_gets_an_answer_and_never_raises",
-    Remembering: "test_hostile_requests_change_nothing_for_the_next_one",
-    SubscribingToNothing: "test_a_hostile_identifier_gets_an_answer_and_never_raises",
-    RejectingWithoutAReason: "test_a_hostile_identifier_gets_an_answer_and_never_raises",
-    DecidingBlindly: "test_a_decision_that_names_what_is_not_there_is_none",
-    ForgettingItsEnds: "test_an_end_is_remembered_and_what_was_kept_up_to_it_is_gone",
-    Keeping: "test_what_is_discarded_is_gone",
+    Raising: "test_hostile_token_is_answered_without_an_exception",
+    RefusingForAReasonOfItsOwn: "test_hostile_token_is_answered_without_an_exception",
+    Remembering: "test_hostile_requests_do_not_affect_the_next_one",
+    SubscribingToNothing: "test_hostile_identifier_is_answered_without_an_exception",
+    RejectingWithoutAReason: "test_hostile_identifier_is_answered_without_an_exception",
+    DecidingBlindly: "test_decision_with_missing_pieces_is_rejected",
+    ForgettingItsEnds: "test_finished_batch_is_recorded_and_its_pieces_are_removed",
+    Keeping: "test_discarded_pieces_are_removed",
     AcknowledgingBeforeItIsWritten: "test_rows_can_be_read_as_soon_as_they_are_acknowledged",
-    Reordering: "test_rows_come_back_by_shard_at_dense_positions_in_the_order_they_were_handed_over",
-    TellingOfMoreThanThereIs: "test_writing_nothing_is_harmless",
-    GoingBack: "test_a_consumer_stays_where_it_was_pinned_moves_forward_only_and_outlives_a_stop",
-    TakingAnyShardForArchived: "test_what_the_archive_has_is_remembered_and_never_goes_back",
+    Reordering: "test_rows_have_dense_positions_per_shard_in_write_order",
+    TellingOfMoreThanThereIs: "test_empty_journal_has_no_rows_consumers_or_unknown_shards",
+    GoingBack: "test_consumer_only_moves_forward_and_survives_a_restart",
+    TakingAnyShardForArchived: "test_archived_end_only_moves_forward",
 }
 
 

@@ -75,11 +75,11 @@ class LosesTheSequence(JsonRows):
 
 
 WRONG = {
-    RaisesWhatItsLibraryRaises: "test_what_is_no_body_is_refused",
-    CountsFromThePart: "test_a_row_that_is_no_publication_is_named_by_its_place_in_the_body",
-    TakesEverything: "test_a_row_that_is_no_publication_is_named_by_its_place_in_the_body",
+    RaisesWhatItsLibraryRaises: "test_malformed_body_is_rejected",
+    CountsFromThePart: "test_invalid_row_is_reported_with_its_index",
+    TakesEverything: "test_invalid_row_is_reported_with_its_index",
     CanBeReadOnce: "test_rows_can_be_read_in_parts_and_again",
-    LosesTheSequence: "test_a_body_holds_its_rows_in_order",
+    LosesTheSequence: "test_rows_are_read_in_order",
 }
 
 
