@@ -22,12 +22,13 @@ from ropewalk.model.ring import RingMember
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.tables import encode, read
 from ropewalk.testing.backend_rig import BackendSetup, StoreFault
+from tests.services import free_port
 
-SLOW_SECONDS = 0.2
+POLL_SECONDS = 0.005
 TOKEN = "nodes of this ring"
 SHARDS = 16
 NAMES = "abc"
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class PortOfNode(asyncio.Protocol):
@@ -56,8 +57,8 @@ def disturb(calls: Any, fault: Callable[[], StoreFault]) -> None:
     async def disturbed(method: str, *arguments: object) -> Any:
         if fault() is StoreFault.UNAVAILABLE:
             raise Unavailable("disturbed")
-        if fault() is StoreFault.SLOW:
-            await asyncio.sleep(SLOW_SECONDS)
+        while fault() is StoreFault.SLOW:
+            await asyncio.sleep(POLL_SECONDS)
         answer = await call(method, *arguments)
         if fault() is StoreFault.UNANSWERED:
             raise Unanswered("disturbed")
@@ -132,7 +133,8 @@ class RingInProcess:
             ports[name] = port = socket.socket()
             port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             before = self.members.get(name)
-            port.bind(("127.0.0.1", 0 if before is None else int(before.address.rpartition(":")[2])))
+            # Outgoing connections do not take a port of `free_port` while its node is down.
+            port.bind(("127.0.0.1", free_port() if before is None else int(before.address.rpartition(":")[2])))
             self.members[name] = RingMember(name, f"127.0.0.1:{port.getsockname()[1]}")
         for name, port in ports.items():
             self._runs += 1
@@ -197,6 +199,24 @@ def _fault_of(node: RingNodeInProcess) -> StoreFault:
     return node.fault
 
 
+def cut(node: RingBackend | RingWorkerBackend, name: str) -> Callable[[], None]:
+    """Close the link to that node and refuse to reopen it, until the returned function is called."""
+    link = node._links[name]
+    reopen = link._open
+
+    async def refuse(connection: BusConnection) -> BusConnection:
+        raise OSError("cut")
+
+    link._open = refuse  # type: ignore[method-assign]
+    assert link._connection is not None
+    link._connection.close()
+
+    def repair() -> None:
+        link._open = reopen  # type: ignore[method-assign]
+
+    return repair
+
+
 class RingWorkerInProcess(RingWorkerBackend):
     """A worker of the node `name`, which is told of so many shards."""
 
@@ -222,21 +242,7 @@ class RingWorkerInProcess(RingWorkerBackend):
             disturb(calls, lambda: self.fault)
 
     def cut(self, name: str) -> Callable[[], None]:
-        """It does not reach that node until what is returned is called."""
-        link = self._links[name]
-        open_again = link._open
-
-        async def refuse(connection: BusConnection) -> BusConnection:
-            raise OSError("cut")
-
-        link._open = refuse  # type: ignore[method-assign]
-        assert link._connection is not None
-        link._connection.close()
-
-        def mend() -> None:
-            link._open = open_again  # type: ignore[method-assign]
-
-        return mend
+        return cut(self, name)
 
     async def sweep(self) -> None:
         await self.ring.sweep()

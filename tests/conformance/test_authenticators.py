@@ -1,4 +1,4 @@
-"""Every authenticator through the shipped suite."""
+"""All authenticators: the complete suite."""
 
 from ropewalk.adapters.apps.jwt import JwtAuthenticator, issue
 from ropewalk.adapters.apps.noauth import NoAuth

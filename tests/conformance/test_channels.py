@@ -1,4 +1,4 @@
-"""Every way to answer channels through the shipped suite."""
+"""All built-in channels: the complete suite."""
 
 import json
 

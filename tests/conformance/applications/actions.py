@@ -1,4 +1,4 @@
-"""What an action may do: change state and streams, speak, seat its client among those present, close the connection."""
+"""Actions: change state and streams, transmit, set presence, close the connection."""
 
 import json
 
@@ -21,19 +21,19 @@ class Acting:
             await client.send(command="subscribe", identifier=other)
             for wanted in (one, other):
                 await client.expect("confirm_subscription", identifier=wanted)
-            told = [event for event in stage.told() if event.sid == client.sid]
-            assert [event.kind for event in told] == ["connect", "subscribe", "message", "message", "subscribe"]
-            assert [event.state for event in told] == [
+            calls = [event for event in stage.told() if event.sid == client.sid]
+            assert [event.kind for event in calls] == ["connect", "subscribe", "message", "message", "subscribe"]
+            assert [event.state for event in calls] == [
                 {},
                 {"entered": "yes"},
                 {"entered": "yes", "lang": "de", "gone": "y"},
                 {"entered": "yes", "lang": "de", "seen": "1"},
                 {"entered": "yes", "lang": "de", "seen": "1"},
             ]
-            assert [event.own for event in told] == [{}, {}, {"room": "1", "gone": "x"}, {"room": "2"}, {}]
-            assert json.loads(told[2].data) == json.loads(call(changing))
+            assert [event.own for event in calls] == [{}, {}, {"room": "1", "gone": "x"}, {"room": "2"}, {}]
+            assert json.loads(calls[2].data) == json.loads(call(changing))
 
-    async def test_a_stream_can_be_stopped_and_added_and_all_stopped(self, stage: Stage) -> None:
+    async def test_action_stops_and_adds_streams(self, stage: Stage) -> None:
         wanted, streams = seat(Order(streams=("act/1", "act/2"))), ("act/1", "act/2", "act/3")
 
         async def heard_of() -> list[str]:
@@ -59,7 +59,7 @@ class Acting:
             await client.quiet()
             assert await heard_of() == ["act/1"]
 
-    async def test_history_follows_the_streams(self, stage: Stage) -> None:
+    async def test_history_covers_the_current_streams(self, stage: Stage) -> None:
         wanted = seat(Order(streams=("follow/1", "follow/2")))
         for number in (1, 2, 3):
             await publish(stage.server, f"follow/{number}", f"{number}")
@@ -71,7 +71,7 @@ class Acting:
             await client.send(command="history", identifier=wanted, history={"since": 1})
             assert [frame["message"] for frame in await client.messages_until("confirm_history")] == [2, 3]
 
-    async def test_streams_are_bounded_by_subscription_and_not_by_answer(self, stage: Stage) -> None:
+    async def test_stream_limit_applies_to_the_subscription(self, stage: Stage) -> None:
         wanted, most = seat(), [f"bounded/{number}" for number in range(1000)]
         async with stage.client() as client:
             await client.send(command="subscribe", identifier=wanted)
@@ -84,7 +84,7 @@ class Acting:
                 await publish(stage.server, stream, json.dumps(stream))
             assert await client.messages(1) == [most[-1]]
 
-    async def test_an_action_that_is_unknown_or_fails_changes_nothing_and_the_session_goes_on(self, stage: Stage) -> None:
+    async def test_unknown_or_failed_action_changes_nothing(self, stage: Stage) -> None:
         wanted = seat(Order(streams=("steady",)))
         failing = Order(fail=True, say=("never said",), keep={"never": "kept"}, stop_all=True, disconnect=True)
         async with stage.client() as client:
@@ -92,7 +92,7 @@ class Acting:
             await client.expect("confirm_subscription")
             for data, code in ((json.dumps({"action": "disobey"}), "unknown_action"), (call(failing), "failed")):
                 await client.send(command="message", identifier=wanted, data=data)
-                if stage.kind == PYTHON:  # what an application behind RPC says of it is for the log
+                if stage.kind == PYTHON:  # errors of RPC applications are only logged
                     assert (await client.expect("reply"))["message"]["error"] == {"code": code}
                 await client.quiet()
             await publish(stage.server, "steady", '"still here"')
@@ -102,13 +102,13 @@ class Acting:
             last = await stage.heard(client.sid, "message")
             assert last.own == {}
 
-    async def test_an_action_of_what_is_not_subscribed_is_not_told(self, stage: Stage) -> None:
+    async def test_action_without_a_subscription_is_ignored(self, stage: Stage) -> None:
         async with stage.client() as client:
             await client.send(command="message", identifier=seat(), data=call())
             await client.quiet()
             assert stage.story(client.sid) == ["connect"]
 
-    async def test_whispers_go_to_the_others_where_the_application_allows_it(self, stage: Stage) -> None:
+    async def test_whispers_need_the_permission_of_the_application(self, stage: Stage) -> None:
         whispering, listening = seat(Order(whisper="whispers")), seat(Order(streams=("whispers",)))
         async with stage.client() as one, stage.client(user="bea") as two:
             for client, wanted in ((one, whispering), (two, listening)):
@@ -122,7 +122,7 @@ class Acting:
             assert whisper["message"] == {"$whisper": {"typing": True}, "from": "ann"}
             assert stage.story(one.sid) == ["connect", "subscribe"]
 
-    async def test_the_application_seats_a_client_and_lets_it_leave(self, stage: Stage) -> None:
+    async def test_application_sets_the_presence_of_a_client(self, stage: Stage) -> None:
         watching, sitting = seat(Order(presence="hall")), seat(Order(presence="hall", join="bea"))
         async with stage.client() as watcher, stage.client(user="bea") as member:
             await watcher.send(command="subscribe", identifier=watching)
@@ -144,7 +144,7 @@ class Acting:
             await member.send(command="unsubscribe", identifier=sitting)
             assert (await watcher.expect("presence"))["message"] == {"type": "leave", "id": "bea"}
 
-    async def test_a_client_may_be_present_where_the_application_allows_it(self, stage: Stage) -> None:
+    async def test_client_sets_its_presence_if_the_application_allows_it(self, stage: Stage) -> None:
         allowed, forbidden = seat(Order(presence="parlour")), seat(Order(streams=("parlour",)))
         async with stage.client() as client:
             for wanted in (allowed, forbidden):
@@ -157,23 +157,23 @@ class Acting:
                 assert (await client.expect("presence"))["message"] == {"type": "join", "id": "ann"}
 
     @pytest.mark.parametrize(
-        ("wanted", "then", "said"),
+        ("wanted", "then", "received"),
         [
             (Order(say=("bye",), disconnect=True), None, ["bye", "confirm_subscription"]),
             (Order(say=("no",), disconnect=True, reject=True), None, ["no", "reject_subscription"]),
             (Order(), Order(say=("bye",), disconnect=True), ["confirm_subscription", "bye"]),
         ],
-        ids=["granted", "rejected", "action"],
+        ids=["accepted", "rejected", "action"],
     )
-    async def test_the_application_may_close_the_connection_after_what_it_says(
-        self, stage: Stage, wanted: Order, then: Order | None, said: list[str]
+    async def test_application_closes_the_connection_after_its_transmissions(
+        self, stage: Stage, wanted: Order, then: Order | None, received: list[str]
     ) -> None:
         async with stage.client() as client:
             await client.send(command="subscribe", identifier=seat(wanted))
             if then is not None:
                 await client.send(command="message", identifier=seat(wanted), data=call(then))
             assert await client.closed() == (1000, "Closed by the application")
-            assert [frame.get("message") or kind(frame) for frame in client.received if kind(frame) != "ping"][1:] == said
+            assert [frame.get("message") or kind(frame) for frame in client.received if kind(frame) != "ping"][1:] == received
             disconnect_call = await stage.heard(client.sid, "disconnect")
             assert list(disconnect_call.subscriptions) == ([] if wanted.reject else [seat(wanted)])
             async with stage.client(welcome=False, sid=client.sid) as back:

@@ -1,4 +1,4 @@
-"""Assertions of the suite's own modules are shown in full, as those of test files are."""
+"""Rewrite the assertions of the suite's own modules too, so that failures show their values."""
 
 import pytest
 

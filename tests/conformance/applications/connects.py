@@ -1,4 +1,4 @@
-"""Who comes in, and what the application sees of a connection."""
+"""Accepting and refusing clients, and the connection data that the application receives."""
 
 import pytest
 
@@ -9,9 +9,7 @@ from tests.conformance.applications.stage import Stage
 
 class Connecting:
     @pytest.mark.parametrize("protocol", [BASE, EXTENDED])
-    async def test_who_is_let_in_is_welcomed_first_with_the_sid_that_the_application_knows(
-        self, stage: Stage, protocol: str
-    ) -> None:
+    async def test_accepted_client_is_welcomed_with_the_sid_of_its_connect_call(self, stage: Stage, protocol: str) -> None:
         async with stage.client(protocol=protocol) as client:
             assert stage.story(client.sid) == ["connect"]
             await client.send(command="subscribe", identifier=seat())
@@ -20,18 +18,18 @@ class Connecting:
             assert event.ids == '{"user":"ann"}'
 
     @pytest.mark.parametrize("protocol", [BASE, EXTENDED])
-    async def test_who_is_refused_is_told_so_and_the_connection_is_closed(self, stage: Stage, protocol: str) -> None:
+    async def test_refused_client_is_disconnected_as_unauthorized(self, stage: Stage, protocol: str) -> None:
         async with cable(stage.server, welcome=False, protocol=protocol) as client:
             await client.expect("disconnect", reason="unauthorized", reconnect=False)
             assert await client.closed() == (1000, "Auth Failed")
 
     @pytest.mark.parametrize("protocol", [BASE, EXTENDED])
-    async def test_an_error_closes_the_connection_without_a_word(self, stage: Stage, protocol: str) -> None:
+    async def test_failed_connect_call_closes_the_connection_without_a_message(self, stage: Stage, protocol: str) -> None:
         async with cable(stage.server, welcome=False, protocol=protocol, params={NAME: FAILING}) as client:
             assert await client.closed() == (1011, "Auth Error")
             assert client.received == []
 
-    async def test_what_the_settings_pass_on_is_seen_in_every_call_and_nothing_else(self, stage: Stage) -> None:
+    async def test_calls_carry_the_configured_headers_and_cookies(self, stage: Stage) -> None:
         headers = {
             "Cookie": "session=hidden; user=bea; theme=dark",
             "X-Tenant": "acme",
@@ -45,17 +43,17 @@ class Connecting:
             await client.expect("confirm_subscription")
             await client.quiet()
         await stage.heard(client.sid, "disconnect")
-        told = [event for event in stage.told() if event.sid == client.sid]
-        assert [event.kind for event in told] == ["connect", "subscribe", "message", "disconnect"]
-        assert [event.headers for event in told] == [seen] * 4
-        assert [event.ids for event in told] == [""] + ['{"user":"bea"}'] * 3
+        calls = [event for event in stage.told() if event.sid == client.sid]
+        assert [event.kind for event in calls] == ["connect", "subscribe", "message", "disconnect"]
+        assert [event.headers for event in calls] == [seen] * 4
+        assert [event.ids for event in calls] == [""] + ['{"user":"bea"}'] * 3
 
-    async def test_the_url_is_passed_on_with_its_query(self, stage: Stage) -> None:
+    async def test_connect_call_has_the_url_with_its_query(self, stage: Stage) -> None:
         async with stage.client(params={"room": "7", "q": "a b&c"}) as client:
             event = await stage.heard(client.sid, "connect")
             assert event.url == f"{stage.server.url}/cable?user=ann&room=7&q=a+b%26c"
 
-    async def test_what_is_sent_before_the_welcome_is_answered_after_it(self, stage: Stage) -> None:
+    async def test_commands_before_the_welcome_are_executed_after_it(self, stage: Stage) -> None:
         async with cable(stage.server, welcome=False, params={NAME: "ann"}) as client:
             await client.send(command="subscribe", identifier=seat(Order(say=("hello",))))
             await client.send(command="ping")

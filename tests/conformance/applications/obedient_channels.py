@@ -1,4 +1,4 @@
-"""The obedient application as Python channels, loaded by the server. The environment says where to write down what it is told.
+"""The obedient application as Python channels, loaded by the server. An environment variable names its log.
 
 Some of its handlers are async and some plain functions, so that both are under test.
 """

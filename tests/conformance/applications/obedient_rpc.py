@@ -1,8 +1,8 @@
-"""The obedient application as a backend that is asked by RPC, and the process it runs in:
+"""The obedient application as an RPC backend, and its process:
 
     python -m tests.conformance.applications.obedient_rpc grpc|http PORT LOG
 
-Port 0 takes a free one. It says where it is reached, and ends when its input does, so that it never outlives its test.
+Port 0 takes a free one. It prints its address, and exits when its input ends, so that it never outlives its test.
 
 It answers as applications of Rails do: it sends the welcome, the confirmation and the rejections itself. To a client that comes
 with the parameter `silent` in its URL it leaves all of that to the server.
@@ -102,7 +102,7 @@ class ObedientBackend:
         kind: str,
         context: CallContext,
         identifier: str = "",
-        own: State = {},  # noqa: B006 - nobody changes it
+        own: State = {},  # noqa: B006 - not changed
         data: str = "",
         former: str = "",
         subscriptions: events.States = {},  # noqa: B006

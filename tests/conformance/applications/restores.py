@@ -1,4 +1,4 @@
-"""A session comes back: with its streams, its state and its places, and the application hears of it."""
+"""Session resume: streams, state and presence are restored, and the application receives a restored call."""
 
 from ropewalk.testing.application_orders import SLOW, WELCOME_BACK, Order, call, info, seat
 from tests.cable import Cable
@@ -13,7 +13,7 @@ async def subscribed(client: Cable, *wanted: str) -> None:
 
 
 class Resuming:
-    async def test_a_return_is_told_with_all_state_and_may_change_it(self, stage: Stage) -> None:
+    async def test_restored_call_has_all_state_and_may_change_it(self, stage: Stage) -> None:
         one = seat(Order(streams=("back/1",), keep={"room": "1"}, remember={"lang": "de"}))
         two = seat(Order(keep={"room": "2", "old": "x"}))
         async with stage.client() as client:
@@ -23,11 +23,11 @@ class Resuming:
             await client.cut()
             async with stage.client(sid=client.sid, params={"again": "1"}) as back:
                 assert await back.messages(2) == [WELCOME_BACK] * 2
-                told = await stage.heard(back.sid, "restored")
-                assert told.subscriptions == {one: {"room": "1"}, two: {"room": "2"}}
-                assert told.state == {"entered": "yes", "lang": "de"}
-                assert told.ids == '{"user":"ann"}'
-                assert "again=1" in told.url
+                event = await stage.heard(back.sid, "restored")
+                assert event.subscriptions == {one: {"room": "1"}, two: {"room": "2"}}
+                assert event.state == {"entered": "yes", "lang": "de"}
+                assert event.ids == '{"user":"ann"}'
+                assert "again=1" in event.url
                 await back.send(command="message", identifier=two, data=call())
                 await back.quiet()
                 last = await stage.heard(back.sid, "message")
@@ -35,14 +35,14 @@ class Resuming:
                 assert last.state == {"entered": "yes", "lang": "de", "returned": "yes"}
                 assert stage.story(client.sid) == ["connect", "subscribe", "subscribe", "message"]
                 assert stage.story(back.sid) == ["restored", "message"]
-                await stage.dismiss(told.ids)
+                await stage.dismiss(event.ids)
                 disconnect_call = await stage.heard(back.sid, "disconnect")
                 assert disconnect_call.subscriptions == {
                     one: {"room": "1", "returned": "yes"},
                     two: {"room": "2", "returned": "yes"},
                 }
 
-    async def test_whoever_returns_often_is_told_of_each_time_and_said_goodbye_to_once(self, stage: Stage) -> None:
+    async def test_each_resume_is_one_restored_call_and_the_end_one_disconnect_call(self, stage: Stage) -> None:
         async with stage.client(user="often") as client:
             await subscribed(client, seat())
             await client.cut()
@@ -58,19 +58,19 @@ class Resuming:
         story = stage.story(*sids, last.sid)
         assert story == ["connect", "subscribe", "restored", "restored", "restored", "restored", "disconnect"]
 
-    async def test_commands_reach_the_application_after_the_return(self, stage: Stage) -> None:
+    async def test_commands_are_called_after_the_restored_call(self, stage: Stage) -> None:
         async with stage.client() as client:
             await subscribed(client, seat())
             await client.cut()
             async with stage.client(sid=client.sid, params={SLOW: "1"}) as back:
                 await back.send(command="message", identifier=seat(), data=call(Order(say=("later",))))
                 assert await back.messages(2) == [WELCOME_BACK, "later"]
-                told = await stage.heard(back.sid, "message")
-                assert told.own == {"returned": "yes"}
-                assert told.state == {"entered": "yes", "returned": "yes"}
+                event = await stage.heard(back.sid, "message")
+                assert event.own == {"returned": "yes"}
+                assert event.state == {"entered": "yes", "returned": "yes"}
                 assert stage.story(back.sid) == ["restored", "message"]
 
-    async def test_who_is_lost_again_during_its_return_keeps_what_comes_of_it(self, stage: Stage) -> None:
+    async def test_connection_lost_during_the_restored_call_keeps_its_result(self, stage: Stage) -> None:
         async with stage.client() as client:
             await subscribed(client, seat())
             await client.cut()
@@ -78,11 +78,11 @@ class Resuming:
                 await stage.heard(back.sid, "restored")
                 await back.cut()
                 async with stage.client(sid=back.sid) as again:
-                    told = await stage.heard(again.sid, "restored")
-                    assert told.subscriptions == {seat(): {"returned": "yes"}}
-                    assert told.state == {"entered": "yes", "returned": "yes"}
+                    event = await stage.heard(again.sid, "restored")
+                    assert event.subscriptions == {seat(): {"returned": "yes"}}
+                    assert event.state == {"entered": "yes", "returned": "yes"}
 
-    async def test_who_is_sent_away_during_its_return_is_told_to_be_gone_after_it(self, stage: Stage) -> None:
+    async def test_disconnect_during_the_restored_call_is_called_after_it(self, stage: Stage) -> None:
         async with stage.client(user="dora") as client:
             await subscribed(client, seat())
             await client.cut()
@@ -93,7 +93,7 @@ class Resuming:
                 assert disconnect_call.subscriptions == {seat(): {"returned": "yes"}}
                 assert stage.story(back.sid) == ["restored", "disconnect"]
 
-    async def test_what_was_missed_on_every_stream_follows_and_then_live(self, stage: Stage) -> None:
+    async def test_missed_messages_of_all_streams_arrive_before_live_ones(self, stage: Stage) -> None:
         wanted = seat(Order(streams=("away/1", "away/2")))
         async with stage.client() as client:
             await subscribed(client, wanted)
@@ -116,7 +116,7 @@ class Resuming:
                 await publish(stage.server, "away/3", '"live"')
                 assert await back.messages(1) == ["live"]
 
-    async def test_a_gap_in_one_restored_stream_is_said_and_the_others_join_up(self, stage: Stage) -> None:
+    async def test_gap_in_one_restored_stream_is_reported(self, stage: Stage) -> None:
         wanted = seat(Order(streams=("gap/1", "gap/2")))
         async with stage.client() as client:
             await subscribed(client, wanted)
@@ -138,7 +138,7 @@ class Resuming:
                     await publish(stage.server, f"gap/{number}", f'"live {number}"')
                 assert await back.messages(2) == ["live 2", "live 1"]
 
-    async def test_whispers_and_the_place_among_those_present_come_back_too(self, stage: Stage) -> None:
+    async def test_whisper_permission_and_presence_are_restored(self, stage: Stage) -> None:
         sitting = seat(Order(whisper="den", presence="den", join="ann"))
         watching = seat(Order(presence="den"))
         async with stage.client() as client, stage.client(user="bea") as watcher:
@@ -151,12 +151,12 @@ class Resuming:
                 await back.send(command="history", identifier=sitting, history={"streams": {}})
                 await back.expect("confirm_history")
                 await back.send(command="whisper", identifier=sitting, data="psst")
-                whisper = await watcher.expect("whisper")  # and nobody came or went meanwhile
+                whisper = await watcher.expect("whisper")  # no join or leave in between
                 assert whisper["message"] == {"$whisper": "psst", "from": "ann"}
                 await back.send(command="message", identifier=sitting, data=call(Order(leave=True)))
                 assert (await watcher.expect("presence"))["message"] == {"type": "leave", "id": "ann"}
 
-    async def test_a_client_that_takes_over_its_old_connection_returns_without_a_goodbye(self, stage: Stage) -> None:
+    async def test_takeover_of_a_live_connection_makes_no_disconnect_call(self, stage: Stage) -> None:
         async with stage.client(user="twice") as client:
             await subscribed(client, seat())
             async with stage.client(user="twice", sid=client.sid) as back:
@@ -166,7 +166,7 @@ class Resuming:
                 await stage.heard(back.sid, "disconnect")
         assert stage.story(client.sid, back.sid) == ["connect", "subscribe", "restored", "disconnect"]
 
-    async def test_a_cookie_that_was_renewed_does_not_cost_the_session(self, stage: Stage) -> None:
+    async def test_changed_cookie_of_the_same_user_resumes_the_session(self, stage: Stage) -> None:
         async with stage.client(headers={"Cookie": "user=ida; theme=dark"}) as client:
             await subscribed(client, seat())
             await client.cut()
@@ -177,7 +177,7 @@ class Resuming:
             await stage.heard(back.sid, "disconnect")
         assert stage.story(client.sid, back.sid) == ["connect", "subscribe", "restored", "disconnect"]
 
-    async def test_a_session_waits_for_its_owner_when_somebody_else_comes_with_its_sid(self, stage: Stage) -> None:
+    async def test_sid_of_another_user_does_not_resume_the_session(self, stage: Stage) -> None:
         async with stage.client(headers={"Cookie": "user=owner"}) as client:
             await subscribed(client, seat())
             await client.cut()

@@ -1,4 +1,4 @@
-"""The obedient backend in a process of its own, which may be killed, held, and started again on the same port."""
+"""The obedient RPC backend in a process that can be killed, paused, and restarted on the same port."""
 
 import re
 import signal
@@ -15,7 +15,7 @@ STOP_SECONDS = 10
 
 
 class RpcProcess:
-    """`address` is what a server is told as its `--rpc_host`."""
+    """`address`: the value of `--rpc_host`."""
 
     def __init__(self, kind: str, log: Path) -> None:
         self.address = ""
@@ -29,7 +29,7 @@ class RpcProcess:
         self._process.communicate()
 
     def hold(self) -> None:
-        """It is there, takes connections, and answers nothing."""
+        """It accepts connections and sends no response."""
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:

@@ -1,4 +1,4 @@
-"""Clients that listen by server-sent events ask the application too, and are gone with their connection."""
+"""Clients over server-sent events: connect and subscribe calls, and a disconnect call at the end of the connection."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from tests.server import publish
 
 
 class Sse:
-    async def test_a_listener_is_let_in_subscribed_and_told_to_be_gone(self, stage: Stage) -> None:
+    async def test_sse_client_is_connected_subscribed_and_disconnected(self, stage: Stage) -> None:
         timeout = aiohttp.ClientTimeout(TIMEOUT)
         wanted = seat(Order(say=("hello",), streams=("sse/1", "sse/2"), keep={"seat": "1"}))
         params = {"user": "listener", "identifier": wanted, "raw": "1"}
@@ -22,13 +22,13 @@ class Sse:
             await publish(stage.server, "sse/2", '"two"')
             assert [await self._data(response) for _ in range(2)] == ["hello", "two"]
             sid = (await stage.heard_by("user=listener", "subscribe")).sid
-        while "disconnect" not in stage.story(sid):  # that a listener is gone is noticed when there is something to send
-            await publish(stage.server, "sse/1", '"is anybody there?"')
+        while "disconnect" not in stage.story(sid):  # the server notices a closed connection when it sends
+            await publish(stage.server, "sse/1", '"ping"')
             await asyncio.sleep(0.05)
         assert (await stage.heard(sid, "disconnect")).subscriptions == {wanted: {"seat": "1"}}
         assert stage.story(sid) == ["connect", "subscribe", "disconnect"]
 
-    async def test_a_listener_that_is_refused_is_told_by_the_status(self, stage: Stage) -> None:
+    async def test_refused_sse_client_gets_an_error_status(self, stage: Stage) -> None:
         async with aiohttp.ClientSession() as http:
             async with http.get(f"{stage.server.url}/events", params={"identifier": seat()}) as response:
                 assert response.status == 401

@@ -1,4 +1,4 @@
-"""A server with the obedient application behind it, and what the application was told."""
+"""A server with the obedient application behind it, and the calls that the application received."""
 
 import asyncio
 import tempfile
@@ -20,11 +20,11 @@ from tests.conformance.applications.rpc_process import ROOT, rpc_process
 from tests.server import RunningServer, running_server
 
 PYTHON, GRPC, HTTP = "python", "grpc", "http"
-TIMEOUT = 15.0
+TIMEOUT = 60.0
 
 RESTORE = "--rpc_restore"
 NO_AUTH = ("--broadcast_key", "none", "--api_secret", "none", "--public_streams")
-SILENT = ("--ping_interval", "0")  # so that a client that waits in vain notices
+SILENT = ("--ping_interval", "0")  # so that a client that waits for nothing times out
 
 
 class Stage:
@@ -35,7 +35,7 @@ class Stage:
 
     @asynccontextmanager
     async def client(self, user: str = "ann", **options: Any) -> AsyncIterator[Cable]:
-        """One that is let in and welcomed; options are those of `tests.cable`."""
+        """A client that was accepted and welcomed; options are those of `tests.cable`."""
         params = {NAME: user, **options.pop("params", {})}
         async with cable(self.server, params=params, **options) as client:
             yield client
@@ -45,27 +45,27 @@ class Stage:
         return events.folded(written) if self.kind == PYTHON else written
 
     def story(self, *sids: str) -> list[str]:
-        """The kinds of what was told of these sessions, in order."""
+        """The kinds of the calls for these sessions, in order."""
         return [event.kind for event in self.told() if event.sid in sids]
 
     async def heard(self, sid: str, kind: str) -> ApplicationEvent:
-        """The latest of its kind that was told of a session, as soon as there is one."""
+        """The latest call of this kind for a session, as soon as there is one."""
         return await self._first(kind, lambda event: event.sid == sid)
 
     async def heard_by(self, query: str, kind: str) -> ApplicationEvent:
-        """The same for whoever came with this in its URL."""
+        """The same for the client with this text in its URL."""
         return await self._first(kind, lambda event: query in event.url)
 
     async def _first(self, kind: str, fits: Callable[[ApplicationEvent], bool]) -> ApplicationEvent:
         deadline = time.monotonic() + TIMEOUT
         while not (found := [event for event in self.told() if event.kind == kind and fits(event)]):
-            told = [event.kind for event in self.told() if fits(event)]
-            assert time.monotonic() < deadline, f"no {kind} in {TIMEOUT} s, but {told}"
+            others = [event.kind for event in self.told() if fits(event)]
+            assert time.monotonic() < deadline, f"no {kind} in {TIMEOUT} s, but {others}"
             await asyncio.sleep(0.02)
         return found[-1]
 
     async def dismiss(self, ids: str, path: str = "/_broadcast", reconnect: bool = False) -> int:
-        """End the sessions of somebody from outside; how many there were."""
+        """Disconnect a user through the HTTP API; returns the number of sessions."""
         body = {"command": "disconnect", "payload": {"identifier": ids, "reconnect": reconnect}}
         async with aiohttp.ClientSession() as http, http.post(f"{self.server.url}{path}", json=body) as response:
             assert response.status == 201, await response.text()
@@ -74,15 +74,15 @@ class Stage:
 
 @contextmanager
 def staged(kind: str, *flags: str) -> Iterator[Stage]:
-    """When it is over, every session that was let in must have been told to the end."""
+    """At the end, checks that every accepted session had exactly one disconnect call."""
     with tempfile.TemporaryDirectory() as home:
         log = Path(home) / "events.jsonl"
         with application(kind, log) as named, running_stage(kind, log, *named, *flags) as stage:
             yield stage
             if stage.server.process.poll() is None:
                 stage.server.stop()
-            assert_whole_lives(stage.told(), returns_told=kind == PYTHON or RESTORE in flags)
-            assert_no_surprises(stage.server.log())
+            assert_matching_calls(stage.told(), restored_calls=kind == PYTHON or RESTORE in flags)
+            assert_no_unordered_tracebacks(stage.server.log())
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def running_stage(kind: str, log: Path, *flags: str) -> Iterator[Stage]:
 
 @contextmanager
 def application(kind: str, log: Path) -> Iterator[tuple[str, ...]]:
-    """The flags that name it."""
+    """Start the application; yields the flags that name it."""
     if kind == PYTHON:
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv(obedient_channels.LOG, str(log))
@@ -106,19 +106,19 @@ def application(kind: str, log: Path) -> Iterator[tuple[str, ...]]:
 BEGINNINGS = ("connect", "restored", "refused")
 
 
-def assert_whole_lives(told: list[ApplicationEvent], returns_told: bool) -> None:
-    """Each sid begins once and ends at most once, nothing comes before or after; who was let in was told to be gone, once."""
-    for sid in {event.sid for event in told}:
-        kinds = [event.kind for event in told if event.sid == sid]
+def assert_matching_calls(calls: list[ApplicationEvent], restored_calls: bool) -> None:
+    """Each sid begins once and ends at most once, with no call before or after; accepted sessions have one disconnect call."""
+    for sid in {event.sid for event in calls}:
+        kinds = [event.kind for event in calls if event.sid == sid]
         assert sum(kinds.count(beginning) for beginning in BEGINNINGS) == (kinds[0] in BEGINNINGS), kinds
-        assert kinds[0] in BEGINNINGS or not returns_told, kinds
+        assert kinds[0] in BEGINNINGS or not restored_calls, kinds
         assert kinds == ["refused"] or "refused" not in kinds, kinds
         assert "disconnect" not in kinds[:-1], kinds
-    kinds = [event.kind for event in told]
-    assert kinds.count("connect") == kinds.count("disconnect"), f"not everybody was said goodbye to, once: {kinds}"
+    kinds = [event.kind for event in calls]
+    assert kinds.count("connect") == kinds.count("disconnect"), f"connect and disconnect calls do not match: {kinds}"
 
 
-def assert_no_surprises(log: str) -> None:
-    """The only tracebacks are of errors that the application was ordered to make."""
+def assert_no_unordered_tracebacks(log: str) -> None:
+    """The only tracebacks are those that a test ordered."""
     ordered = log.count("\nRuntimeError: as ordered") + log.count("\nRuntimeError: as its name demands")
     assert log.count("Traceback (most recent call last)") == ordered, log

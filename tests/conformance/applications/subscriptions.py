@@ -1,4 +1,4 @@
-"""What comes of a subscribe and an unsubscribe: an answer always, in its place, and the streams that the application named."""
+"""Subscribe and unsubscribe: every command gets its reply in order, and the streams are those of the application."""
 
 from ropewalk.testing.application_orders import CHANNEL, Order, call, seat
 from tests.cable import BASE, Frame, identifier, kind
@@ -7,19 +7,19 @@ from tests.server import publish
 
 
 def history(*frames: Frame) -> Frame:
-    """A history request that knows these messages."""
+    """A history request that starts after these messages."""
     return {"streams": {frame["stream_id"]: {"epoch": frame["epoch"], "offset": frame["offset"]} for frame in frames}}
 
 
 class Subscribing:
-    async def test_what_is_transmitted_comes_before_the_confirmation(self, stage: Stage) -> None:
+    async def test_transmissions_arrive_before_the_confirmation(self, stage: Stage) -> None:
         wanted = seat(Order(say=("one", "two"), streams=("said",)))
         async with stage.client(protocol=BASE) as client:
             await client.send(command="subscribe", identifier=wanted)
             assert await client.messages(2) == ["one", "two"]
             await client.expect("confirm_subscription", identifier=wanted)
 
-    async def test_a_rejection_is_said_after_what_is_transmitted_and_the_session_goes_on(self, stage: Stage) -> None:
+    async def test_rejection_follows_the_transmissions_and_keeps_the_session(self, stage: Stage) -> None:
         refused, granted = seat(Order(say=("sorry",), reject=True)), seat(number=1)
         async with stage.client(protocol=BASE) as client:
             await client.send(command="subscribe", identifier=refused)
@@ -31,7 +31,7 @@ class Subscribing:
         assert list((await stage.heard(client.sid, "disconnect")).subscriptions) == [granted]
         assert stage.story(client.sid) == ["connect", "subscribe", "subscribe", "disconnect"]
 
-    async def test_an_error_is_a_rejection_and_never_silence(self, stage: Stage) -> None:
+    async def test_failed_subscribe_is_rejected(self, stage: Stage) -> None:
         failing, unknown = seat(Order(say=("never said",), fail=True)), seat().replace(CHANNEL, "NoSuchChannel")
         async with stage.client() as client:
             for wanted in (failing, unknown):
@@ -40,7 +40,7 @@ class Subscribing:
             await client.send(command="subscribe", identifier=seat())
             await client.expect("confirm_subscription", identifier=seat())
 
-    async def test_every_stream_is_delivered_from_the_confirmation_on(self, stage: Stage) -> None:
+    async def test_all_streams_are_delivered_after_the_confirmation(self, stage: Stage) -> None:
         wanted = seat(Order(streams=("many/1", "many/2", "many/3")))
         async with stage.client() as client:
             await client.send(command="subscribe", identifier=wanted)
@@ -50,7 +50,7 @@ class Subscribing:
             assert await client.messages(3) == ["to 3", "to 1", "to 2"]
             assert {frame["identifier"] for frame in client.received if kind(frame) == "message"} == {wanted}
 
-    async def test_history_is_that_of_every_stream(self, stage: Stage) -> None:
+    async def test_history_covers_all_streams_of_the_subscription(self, stage: Stage) -> None:
         wanted = seat(Order(streams=("past/1", "past/2")))
         for stream in ("past/1", "past/2", "past/1"):
             await publish(stage.server, stream, f'"{stream}"')
@@ -62,7 +62,7 @@ class Subscribing:
             await publish(stage.server, "past/2", '"live"')
             assert await client.messages(1) == ["live"]
 
-    async def test_a_gap_in_one_stream_is_said_and_the_others_join_up(self, stage: Stage) -> None:
+    async def test_gap_in_one_stream_is_reported_and_the_others_are_complete(self, stage: Stage) -> None:
         wanted = seat(Order(streams=("whole", "holed", "still")))
         seen = [await publish(stage.server, stream, '"seen"') for stream in ("whole", "holed", "still")]
         await publish(stage.server, "whole", '"missed"')
@@ -80,7 +80,7 @@ class Subscribing:
                 await publish(stage.server, stream, f'"live {stream}"')
             assert await client.messages(3) == ["live whole", "live holed", "live still"]
 
-    async def test_replies_come_in_the_order_of_the_commands(self, stage: Stage) -> None:
+    async def test_replies_arrive_in_the_order_of_the_commands(self, stage: Stage) -> None:
         first, second = seat(Order(say=("first",))), seat(Order(say=("second",)), number=1)
         async with stage.client(protocol=BASE) as client:
             await client.send(command="subscribe", identifier=first)
@@ -105,21 +105,21 @@ class Subscribing:
             "pong",
         ]
 
-    async def test_a_repeated_subscribe_is_answered_again_and_not_asked_again(self, stage: Stage) -> None:
+    async def test_repeated_subscribe_is_confirmed_without_another_call(self, stage: Stage) -> None:
         async with stage.client() as client:
             for _ in range(2):
                 await client.send(command="subscribe", identifier=seat())
                 await client.expect("confirm_subscription", identifier=seat())
             assert stage.story(client.sid) == ["connect", "subscribe"]
 
-    async def test_the_servers_own_channels_are_answered_without_the_application(self, stage: Stage) -> None:
+    async def test_built_in_channels_do_not_call_the_application(self, stage: Stage) -> None:
         async with stage.client() as client:
             await client.subscribe("own channel")
             await client.send(command="unsubscribe", identifier=identifier("own channel"))
             await client.quiet()
             assert stage.story(client.sid) == ["connect"]
 
-    async def test_an_unsubscribe_is_told_with_the_state_and_ends_delivery(self, stage: Stage) -> None:
+    async def test_unsubscribe_call_has_the_state_and_delivery_ends(self, stage: Stage) -> None:
         left, stays = seat(Order(streams=("left",), keep={"seat": "1"})), seat(Order(streams=("stays",)))
         async with stage.client(protocol=BASE) as client:
             for wanted in (left, stays):
@@ -135,7 +135,7 @@ class Subscribing:
         assert list((await stage.heard(client.sid, "disconnect")).subscriptions) == [stays]
         assert stage.story(client.sid) == ["connect", "subscribe", "subscribe", "unsubscribe", "message", "disconnect"]
 
-    async def test_who_subscribes_again_begins_with_an_empty_state(self, stage: Stage) -> None:
+    async def test_new_subscription_starts_with_an_empty_state(self, stage: Stage) -> None:
         wanted = seat()
         async with stage.client() as client:
             await client.send(command="subscribe", identifier=wanted)

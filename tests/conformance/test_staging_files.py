@@ -1,4 +1,4 @@
-"""Transactions in files, through the suite every staging must pass."""
+"""Staging of transactions in files: the complete suite."""
 
 from pathlib import Path
 

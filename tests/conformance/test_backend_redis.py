@@ -1,4 +1,4 @@
-"""The Redis backend over a real server, through the suite every backend must pass that several nodes share."""
+"""The Redis backend on one real server: the complete suite of shared backends, and what a late or cut connection does."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 import uvloop
 from redis.asyncio.connection import AbstractConnection
 
-from ropewalk.adapters.backends.redis import RedisBackend
+from ropewalk.adapters.backends.redis import RedisBackend, subscriber, topology
 from ropewalk.adapters.backends.redis.links import RedisLink, RedisLinks
 from ropewalk.connections.redis import RedisAddress, connection_to, open_redis
 from ropewalk.core.rules import Rulebook
@@ -22,7 +22,9 @@ from ropewalk.testing.backend_rig import BackendSetup, StoreFault
 from ropewalk.testing.clock import ManualClock
 from tests.services import RedisServer, free_port, redis_server
 
-SLOW_SECONDS = 0.2
+POLL_SECONDS = 0.005
+
+pytestmark = pytest.mark.tier("standard")
 
 _numbers = count()
 
@@ -34,7 +36,7 @@ def redis() -> Iterator[RedisServer]:
 
 
 class DisturbedLinks(RedisLinks):
-    """RedisLinks that fail as they are told. Where the store cannot be reached nobody listens at its port, for real."""
+    """Links with a fault. If the store is unavailable they connect to a port without a listener."""
 
     def __init__(self, working: RedisLinks) -> None:
         super().__init__(self._connection)
@@ -45,6 +47,10 @@ class DisturbedLinks(RedisLinks):
         if self.fault is StoreFault.UNAVAILABLE:
             return await connection_to(open_redis(RedisAddress(f"redis://127.0.0.1:{free_port()}"), 1.0))
         return await self._working._connect()
+
+    async def close(self) -> None:
+        await super().close()
+        await self._working.close()
 
     async def open(self) -> RedisLink:
         return DisturbedLink((await super().open())._connection, self)
@@ -60,8 +66,8 @@ class DisturbedLink(RedisLink):
         return super().usable and self._links.fault is not StoreFault.UNAVAILABLE
 
     async def ask(self, *command: Any) -> Any:
-        if self._links.fault is StoreFault.SLOW:
-            await asyncio.sleep(SLOW_SECONDS)
+        while self._links.fault is StoreFault.SLOW:
+            await asyncio.sleep(POLL_SECONDS)
         answer = await super().ask(*command)
         if self._links.fault is StoreFault.UNANSWERED:
             await self.close()
@@ -69,10 +75,16 @@ class DisturbedLink(RedisLink):
         return answer
 
 
-class RedisRig(RecordQueueConformance, SharedBackendConformance):
-    """Every test has a store of its own, by the beginning of its keys."""
+class RedisSuite(RecordQueueConformance, SharedBackendConformance):
+    """Every case has a store of its own, by the prefix of its keys."""
 
     address: RedisAddress
+
+    @pytest.fixture(autouse=True)
+    def _long_timeouts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A busy machine may take longer than the server's users would wait."""
+        monkeypatch.setattr(subscriber, "LISTEN_SECONDS", 60.0)
+        monkeypatch.setattr(topology, "REPLY_SECONDS", 60.0)
 
     def make_two(self, setup: BackendSetup) -> tuple[Backend, Backend]:
         prefix = f"rw{next(_numbers)}:"
@@ -100,16 +112,14 @@ class RedisRig(RecordQueueConformance, SharedBackendConformance):
             shard.links.fault = fault
 
 
-class TestRedisBackend(RedisRig):
+class TestRedisBackend(RedisSuite):
     @pytest.fixture(autouse=True)
     def _server(self, redis: RedisServer) -> None:
         self.address = RedisAddress(redis.url)
 
 
-async def test_a_session_that_is_written_late_does_not_come_back_after_it_was_revoked(
-    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a connection that is held up: what was sent before the order comes after it."""
+async def test_late_write_does_not_restore_a_revoked_session(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a delayed connection: a write that was sent before the revoke arrives after it."""
     clock = ManualClock()
     rules = Rulebook(StreamRules())
     old, new = (RedisBackend(rules, RedisAddress(redis.url), node, prefix="late:", clock=clock) for node in ("old", "new"))
@@ -137,8 +147,23 @@ async def test_a_session_that_is_written_late_does_not_come_back_after_it_was_re
         await backend.stop()
 
 
-def test_what_is_asked_on_a_connection_that_was_just_closed_gets_no_answer(redis: RedisServer) -> None:
-    """uvloop has an error of its own for it."""
+async def test_connection_that_the_server_closed_is_closed_here_too(redis: RedisServer) -> None:
+    links = RedisLinks(lambda: connection_to(open_redis(RedisAddress(redis.url), 60.0)))
+    used: list[RedisLink] = []
+
+    async def end_connection(link: RedisLink) -> None:
+        used.append(link)
+        await link.ask("QUIT")
+        async with asyncio.timeout(60.0):
+            while link.usable:
+                await asyncio.sleep(POLL_SECONDS)
+
+    await links.ask(end_connection)
+    assert not used[0]._connection.is_connected
+
+
+def test_command_on_a_closed_connection_is_unavailable(redis: RedisServer) -> None:
+    """uvloop raises an error of its own for it."""
 
     async def ask() -> None:
         connection: Any = await connection_to(open_redis(RedisAddress(redis.url), 2.0))

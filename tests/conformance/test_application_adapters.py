@@ -1,4 +1,7 @@
-"""Every kind of application through the suite of its port, each in front of the obedient application."""
+"""The adapters of `ports.Application` in front of the obedient application: the complete suite over each wire.
+
+The servers of gRPC and HTTP run in this process. Behind a real server, see applications/.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,7 +35,7 @@ class TestPythonChannels(ApplicationConformance):
 
 
 def calls(setup: ApplicationSetup) -> Calls:
-    """Never asks again, since chance makes every pause too long: else many attempts fail and calls stop for some seconds."""
+    """Without retries: `chance` makes every pause too long. Many failed attempts would stop all calls for some seconds."""
     return Calls(Stats(), concurrency=setup.concurrency, command_timeout=setup.timeout, chance=lambda: 1e9)
 
 
@@ -46,6 +49,7 @@ class Rpc(RemoteApplicationConformance):
         await self.server.start()
 
 
+@pytest.mark.tier("standard")
 class TestGrpc(Rpc):
     @asynccontextmanager
     async def serving(self, setup: ApplicationSetup) -> AsyncIterator[Application]:
@@ -53,6 +57,7 @@ class TestGrpc(Rpc):
             yield GrpcApplication(self.server.host, calls(setup), restore=True)
 
 
+@pytest.mark.tier("standard")
 class TestHttp(Rpc):
     @asynccontextmanager
     async def serving(self, setup: ApplicationSetup) -> AsyncIterator[Application]:

@@ -1,9 +1,13 @@
-"""The backend of a ring of three nodes, over real links in one process, through the suite of shared backends."""
+"""The backend of a ring of three nodes, over real links in this process: the complete suite of shared backends."""
+
+import pytest
 
 from ropewalk.ports import Backend
 from ropewalk.testing.backend import SharedBackendConformance
 from ropewalk.testing.backend_rig import BackendSetup, StoreFault
 from tests.ring_nodes import RingInProcess, RingNodeInProcess
+
+pytestmark = pytest.mark.tier("all")
 
 
 class TestRingBackend(SharedBackendConformance):

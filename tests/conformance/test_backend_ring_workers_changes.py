@@ -1,4 +1,4 @@
-"""What workers of a ring do when shards move, links break and orders are given; over real links in one process."""
+"""Workers of a ring while shards move, links break and disconnect requests arrive; over real links in this process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -16,6 +16,8 @@ from tests.ring_nodes import SHARDS, RingInProcess, RingWorkerInProcess
 STREAMS = [f"chat/{number}" for number in range(40)]
 ORDER = RemoteDisconnect("bo", reconnect=True)
 
+pytestmark = pytest.mark.tier("all")
+
 
 @pytest.fixture
 async def ring() -> AsyncIterator[RingInProcess]:
@@ -27,7 +29,7 @@ async def ring() -> AsyncIterator[RingInProcess]:
 
 
 class HeardByWorker:
-    """What came to a worker through its feed."""
+    """The messages and requests that a worker received through its feed."""
 
     def __init__(self) -> None:
         self.messages: list[Registered] = []
@@ -50,7 +52,7 @@ async def publish(worker: RingWorkerInProcess, stream: str) -> Position:
     return Position(receipt.epoch, receipt.offset)
 
 
-async def test_a_worker_goes_by_the_number_of_shards_of_its_store(ring: RingInProcess) -> None:
+async def test_worker_uses_the_shard_count_of_its_store(ring: RingInProcess) -> None:
     worker = RingWorkerInProcess(ring, "a", shards=SHARDS // 2)
     await worker.start()
     for stream in STREAMS:
@@ -59,7 +61,7 @@ async def test_a_worker_goes_by_the_number_of_shards_of_its_store(ring: RingInPr
     await worker.stop()
 
 
-async def test_what_moves_to_another_node_is_heard_and_found_there(ring: RingInProcess) -> None:
+async def test_worker_follows_a_stream_to_its_new_node(ring: RingInProcess) -> None:
     worker = RingWorkerInProcess(ring, "a")
     await worker.start()
     heard = await HeardByWorker().start(worker)
@@ -78,7 +80,7 @@ async def test_what_moves_to_another_node_is_heard_and_found_there(ring: RingInP
     await worker.stop()
 
 
-async def test_an_order_reaches_a_worker_that_was_away_from_its_store_and_is_not_repeated(
+async def test_disconnect_request_reaches_a_reconnected_worker_once(
     ring: RingInProcess,
 ) -> None:
     worker = RingWorkerInProcess(ring, "a")
@@ -96,7 +98,7 @@ async def test_an_order_reaches_a_worker_that_was_away_from_its_store_and_is_not
     await worker.stop()
 
 
-async def test_sessions_of_a_worker_that_ends_are_kept_at_all_nodes_from_then_on(ring: RingInProcess) -> None:
+async def test_sessions_of_a_stopped_worker_are_kept_on_all_nodes(ring: RingInProcess) -> None:
     worker = RingWorkerInProcess(ring, "a")
     await worker.start()
     now = ring.setup.clock()
@@ -112,7 +114,7 @@ async def test_sessions_of_a_worker_that_ends_are_kept_at_all_nodes_from_then_on
         assert await ring.nodes["b"].sessions.take(sid, f"{sid} again") == SessionSnapshot("bo", {})
 
 
-async def test_what_all_nodes_are_to_hear_waits_while_a_worker_reaches_none(ring: RingInProcess) -> None:
+async def test_call_to_all_nodes_waits_until_a_node_is_reachable(ring: RingInProcess) -> None:
     worker = RingWorkerInProcess(ring, "a")
     await worker.start()
     await worker.presence.join(STREAMS[0], "sid", Member("bo"))

@@ -1,4 +1,4 @@
-"""Bodies of Arrow rows, through the suite every reader of rows must pass."""
+"""Bodies of Arrow rows: the complete suite of row readers."""
 
 from collections.abc import Sequence
 from functools import partial

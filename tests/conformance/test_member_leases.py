@@ -1,4 +1,4 @@
-"""Leases of nodes in a real Redis and in a real NATS: both do the same."""
+"""`ports.MemberLeases` on a real Redis, Redis Cluster and NATS: leases and the record of a ring."""
 
 import asyncio
 import time
@@ -19,10 +19,12 @@ from ropewalk.model.ring import MemberLease, RingRecord, SeenLeases
 from ropewalk.ports import MemberLeases
 from tests.services import NatsServer, RedisServer, nats_server, redis_cluster, redis_server
 
-SECONDS = 30.0
+WAIT_SECONDS = 60.0
 LASTING = 60.0
 RECORD = RingRecord("R", 16, "a~1", {"a": False})
 prefixes = (f"t{number}" for number in count(1))
+
+pytestmark = pytest.mark.tier("standard")
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +45,16 @@ def jetstream() -> Iterator[NatsServer]:
         yield server
 
 
-@pytest.fixture(params=["redis", "redis cluster", "nats"])
+@pytest.fixture(params=["redis", pytest.param("redis cluster", marks=pytest.mark.tier("all")), "nats"])
 async def two(request: pytest.FixtureRequest) -> AsyncIterator[tuple[MemberLeases, MemberLeases]]:
-    """Nodes that share one store."""
+    """Two nodes on one store."""
     prefix = next(prefixes)
     server = request.getfixturevalue({"redis cluster": "cluster", "nats": "jetstream"}.get(request.param, request.param))
     async with AsyncExitStack() as stack:
-        yield tuple([await stack.enter_async_context(started(made_for(server, prefix))) for _ in "ab"])  # type: ignore[misc]
+        yield tuple([await stack.enter_async_context(started(open_leases(server, prefix))) for _ in "ab"])  # type: ignore[misc]
 
 
-def made_for(server: RedisServer | list[RedisServer] | NatsServer, prefix: str) -> MemberLeases:
+def open_leases(server: RedisServer | list[RedisServer] | NatsServer, prefix: str) -> MemberLeases:
     if isinstance(server, NatsServer):
         return NatsMemberLeases(NatsAddress((server.url,)), prefix=prefix)
     urls = ",".join(each.url for each in server) if isinstance(server, list) else server.url
@@ -63,7 +65,7 @@ def made_for(server: RedisServer | list[RedisServer] | NatsServer, prefix: str) 
 async def started(leases: MemberLeases) -> AsyncIterator[MemberLeases]:
     await leases.start()
     try:
-        await answered(leases)
+        await renewed(leases)
         yield leases
     finally:
         await leases.stop()
@@ -76,9 +78,9 @@ def lease(name: str, number: int = 1) -> MemberLease:
 PROBE = MemberLease("probe", "probe:1", "probe~1", 1, journal=False)
 
 
-async def answered(leases: MemberLeases) -> SeenLeases:
-    """Once the store is reached."""
-    async with asyncio.timeout(SECONDS):
+async def renewed(leases: MemberLeases) -> SeenLeases:
+    """Renew until the store responds."""
+    async with asyncio.timeout(WAIT_SECONDS):
         while True:
             try:
                 return await leases.renew(PROBE, LASTING)
@@ -86,7 +88,7 @@ async def answered(leases: MemberLeases) -> SeenLeases:
                 await asyncio.sleep(0.05)
 
 
-async def test_a_lease_is_seen_by_all_and_renewed_and_names_may_have_any_characters(
+async def test_renewed_lease_is_visible_to_all_nodes(
     two: tuple[MemberLeases, MemberLeases],
 ) -> None:
     one, other = two
@@ -100,17 +102,17 @@ async def test_a_lease_is_seen_by_all_and_renewed_and_names_may_have_any_charact
     assert (await other.renew(b, LASTING)).leases == (a, b, PROBE)
 
 
-async def test_a_lease_that_is_not_renewed_ends(two: tuple[MemberLeases, MemberLeases]) -> None:
+async def test_lease_without_renewal_expires(two: tuple[MemberLeases, MemberLeases]) -> None:
     one, other = two
     await one.renew(lease("a"), 1.0)
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + WAIT_SECONDS
     while lease("a") in (await other.renew(lease("b"), LASTING)).leases:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.1)
     assert (await other.renew(lease("b"), LASTING)).leases == (lease("b"), PROBE)
 
 
-async def test_one_of_those_who_saw_no_record_writes_it(two: tuple[MemberLeases, MemberLeases]) -> None:
+async def test_one_of_two_concurrent_nodes_creates_the_record(two: tuple[MemberLeases, MemberLeases]) -> None:
     one, other = two
     seen = [await leases.renew(PROBE, LASTING) for leases in two]
     assert [each.record for each in seen] == [None, None]
@@ -123,7 +125,7 @@ async def test_one_of_those_who_saw_no_record_writes_it(two: tuple[MemberLeases,
     assert (await one.renew(PROBE, LASTING)).record == (await other.renew(PROBE, LASTING)).record == kept
 
 
-async def test_a_record_is_only_replaced_by_who_has_seen_it(two: tuple[MemberLeases, MemberLeases]) -> None:
+async def test_record_is_replaced_only_by_a_node_that_read_it(two: tuple[MemberLeases, MemberLeases]) -> None:
     one, other = two
     assert await one.replace_record(await one.renew(PROBE, LASTING), RECORD)
     seen, same = await one.renew(PROBE, LASTING), await other.renew(PROBE, LASTING)
@@ -134,24 +136,25 @@ async def test_a_record_is_only_replaced_by_who_has_seen_it(two: tuple[MemberLea
     assert await other.replace_record(await other.renew(PROBE, LASTING), third)
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("kind", [redis_server, nats_server])
-async def test_a_store_that_is_away_is_unavailable_and_used_again_when_it_is_back(
+async def test_stopped_store_is_unavailable_until_it_restarts(
     kind: Callable[[], AbstractContextManager[RedisServer | NatsServer]],
 ) -> None:
     with kind() as server:
-        async with started(made_for(server, next(prefixes))) as leases:
+        async with started(open_leases(server, next(prefixes))) as leases:
             assert await leases.replace_record(await leases.renew(PROBE, LASTING), RECORD)
             server.stop()
             with pytest.raises(Unavailable):
                 await leases.renew(PROBE, LASTING)
             server.start()
-            assert (await answered(leases)).record == RECORD
+            assert (await renewed(leases)).record == RECORD
 
 
-async def test_a_store_that_lost_everything_is_used_again(redis: RedisServer, jetstream: NatsServer) -> None:
+async def test_store_that_lost_its_data_is_used_again(redis: RedisServer, jetstream: NatsServer) -> None:
     prefix = next(prefixes)
     for server in (redis, jetstream):
-        async with started(made_for(server, prefix)) as leases:
+        async with started(open_leases(server, prefix)) as leases:
             assert await leases.replace_record(await leases.renew(PROBE, LASTING), RECORD)
             if isinstance(server, RedisServer):
                 server.ask("FLUSHALL")
@@ -159,12 +162,12 @@ async def test_a_store_that_lost_everything_is_used_again(redis: RedisServer, je
                 client = await nats.connect(server.url)
                 await client.request(f"$JS.API.STREAM.DELETE.{prefix.upper()}_RING", b"", 5)
                 await client.close()
-            assert await answered(leases) == SeenLeases((PROBE,))
+            assert await renewed(leases) == SeenLeases((PROBE,))
 
 
-async def test_what_is_no_lease_is_told(redis: RedisServer) -> None:
+async def test_malformed_record_is_reported(redis: RedisServer) -> None:
     prefix = next(prefixes)
-    async with started(made_for(redis, prefix)) as leases:
+    async with started(open_leases(redis, prefix)) as leases:
         redis.ask("SET", f"{prefix}:{{ring}}:record", "nonsense")
         with pytest.raises(Unavailable, match="cannot be read"):
             await leases.renew(PROBE, LASTING)

@@ -1,4 +1,4 @@
-"""The backend of workers, over a real bus to a store in the same process, through the suite of shared backends."""
+"""The backend of workers over a real bus to a store in this process: the complete suite of shared backends."""
 
 import asyncio
 import tempfile
@@ -14,11 +14,11 @@ from ropewalk.ports import Backend
 from ropewalk.testing.backend import SharedBackendConformance
 from ropewalk.testing.backend_rig import BackendSetup, StoreFault
 
-SLOW_SECONDS = 0.2
+POLL_SECONDS = 0.005
 
 
 class StoreProcess:
-    """The store and its end of the bus, started by whoever comes first and stopped by whoever leaves last."""
+    """The store and its end of the bus. The first backend starts it and the last one stops it."""
 
     def __init__(self, setup: BackendSetup) -> None:
         self.directory = tempfile.TemporaryDirectory(prefix="ropewalk-bus-")
@@ -58,8 +58,8 @@ class DisturbedBackend(WorkerBackend):
         async def disturbed(method: str, *arguments: object) -> Any:
             if self.fault is StoreFault.UNAVAILABLE:
                 raise Unavailable("disturbed")
-            if self.fault is StoreFault.SLOW:
-                await asyncio.sleep(SLOW_SECONDS)
+            while self.fault is StoreFault.SLOW:
+                await asyncio.sleep(POLL_SECONDS)
             answer = await call(method, *arguments)
             if self.fault is StoreFault.UNANSWERED:
                 raise Unanswered("disturbed")

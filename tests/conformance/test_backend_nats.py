@@ -1,4 +1,4 @@
-"""The NATS backend through the suites, over one server and over a cluster of three."""
+"""The NATS backend on one real server: the complete suite of shared backends."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -17,15 +17,16 @@ from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.ports import Backend
 from ropewalk.testing.backend import RecordQueueConformance, SharedBackendConformance
 from ropewalk.testing.backend_rig import BackendSetup, StoreFault
-from tests.services import NatsServer, nats_cluster, nats_server
+from tests.services import NatsServer, nats_server
 
-SLOW_SECONDS = 0.2
+pytestmark = pytest.mark.tier("standard")
+
+POLL_SECONDS = 0.005
 prefixes = (f"t{number}" for number in count(1))
 
 
 class DisturbedLink(NatsLink):
-    """A link to a real server that can fail. An answer that is lost is that of a write: whatever is asked after it is lost
-    too."""
+    """A link to a real server that can fail. The response of the next write is lost, and so are all requests after it."""
 
     fault = StoreFault.NONE
     written = False
@@ -42,8 +43,8 @@ class DisturbedLink(NatsLink):
             raise Unavailable("cut off")
         if self.written:
             raise Unanswered("no answer")
-        if self.fault is StoreFault.SLOW:
-            await asyncio.sleep(SLOW_SECONDS)
+        while self.fault is StoreFault.SLOW:
+            await asyncio.sleep(POLL_SECONDS)
         answer = await super().request(subject, payload, headers)
         if self.fault is StoreFault.UNANSWERED and not subject.startswith("$JS.API."):
             self.written = True
@@ -51,7 +52,7 @@ class DisturbedLink(NatsLink):
         return answer
 
 
-class NatsConformance(SharedBackendConformance, RecordQueueConformance):
+class NatsSuite(SharedBackendConformance, RecordQueueConformance):
     servers: tuple[str, ...]
     replicas = 1
     instances: list[NatsBackend]
@@ -82,6 +83,7 @@ class NatsConformance(SharedBackendConformance, RecordQueueConformance):
                 presence_ttl=setup.presence_ttl,
                 max_members=setup.max_members,
                 count_seconds=0.0,
+                timeout=30.0,
                 patience=1.0,
                 link_type=DisturbedLink,
             )
@@ -96,7 +98,7 @@ class NatsConformance(SharedBackendConformance, RecordQueueConformance):
         backend.link.disturb(fault)
 
     async def advance(self, seconds: float) -> None:
-        """Whatever was written before has come to both nodes by then."""
+        """Both nodes have received all writes before the time advances."""
         for backend in self.instances:
             await backend.leases.catch_up()
         await super().advance(seconds)
@@ -108,21 +110,7 @@ def one_server() -> Iterator[NatsServer]:
         yield server
 
 
-class TestOneServer(NatsConformance):
+class TestNatsBackend(NatsSuite):
     @pytest.fixture(autouse=True)
     def at(self, one_server: NatsServer) -> None:
         self.servers = (one_server.url,)
-
-
-@pytest.fixture(scope="module")
-def three_servers() -> Iterator[tuple[str, ...]]:
-    with nats_cluster() as servers:
-        yield tuple(server.url for server in servers)
-
-
-class TestThreeServers(NatsConformance):
-    replicas = 3
-
-    @pytest.fixture(autouse=True)
-    def at(self, three_servers: tuple[str, ...]) -> None:
-        self.servers = three_servers

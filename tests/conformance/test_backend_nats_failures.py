@@ -1,0 +1,318 @@
+"""The NATS backend while servers are killed, paused or restored from a backup, one server and a cluster of three."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import nats
+import pytest
+
+from ropewalk.adapters.backends.nats import NatsBackend
+from ropewalk.connections.nats import NatsAddress
+from ropewalk.core.rules import Rulebook
+from ropewalk.model.errors import Unanswered, Unavailable
+from ropewalk.model.history import Gap, GapReason
+from ropewalk.model.messages import Position, Publication, Receipt
+from ropewalk.model.presence import Member
+from ropewalk.model.rules import StreamRules
+from ropewalk.testing.backend_rig import at
+from tests.conformance.nats_nodes import (
+    Heard,
+    Proxy,
+    health_with,
+    healthy,
+    history,
+    node_of,
+    published,
+    ready_cluster,
+    running,
+    unhealthy,
+    until,
+)
+from tests.services import NatsServer, nats_server
+
+pytestmark = pytest.mark.tier("all")
+
+CERTIFICATE = Path(__file__).parents[1] / "fixtures" / "tls_cert.pem"
+prefixes = (f"f{number}" for number in count(1))
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    with nats_server() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[list[NatsServer]]:
+    with ready_cluster() as servers:
+        yield servers
+
+
+async def test_restarted_server_keeps_all_data(server: NatsServer) -> None:
+    one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
+    async with running(one, two):
+        heard = Heard()
+        await two.feed.start(heard.deliver, heard.obey)
+        await two.feed.listen("a")
+        first = await published(one, "a", b"1", "u")
+        await one.presence.join("a", "sid", Member("bo"))
+        server.kill()
+        assert await until(lambda: unhealthy(one))
+        server.start()
+        assert await published(two, "a", b"1", "u") == Receipt("a", first.epoch, first.offset, duplicate=True)
+        after = await published(one, "a", b"2")
+        assert at(after) == Position(first.epoch, first.offset + 1)
+        await until(lambda: heard.has(b"1", b"2"))
+        page = await until(lambda: two.presence.page("a", "", 10), Unavailable)
+        assert [member.id for member in page.members] == ["bo"]
+        assert await until(lambda: healthy(one))
+
+
+async def test_lost_store_starts_new_epochs(server: NatsServer) -> None:
+    one = node_of([server.url], "rw", "one")
+    async with running(one):
+        before = await published(one, "a", b"1", "u")
+        server.kill()
+        shutil.rmtree(server.home / "store")
+        server.start()
+        after = await published(one, "a", b"2", "u")
+        assert (after.offset, after.duplicate) == (1, False)
+        assert after.epoch != before.epoch
+        answer = await one.streams.replay("a", at(before))
+        assert isinstance(answer, Gap)
+        assert answer.reason is GapReason.EPOCH_CHANGED
+        await until(lambda: one.presence.join("a", "sid", Member("bo")), Unavailable)
+
+
+async def test_store_restored_from_a_backup_assigns_no_position_twice(server: NatsServer, tmp_path: Path) -> None:
+    one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
+    async with running(one, two):
+        for node in (one, two):
+            await node.leases.renew(60.0, ())
+        kept = [await published(one, "a", b"%d" % number, f"u{number}") for number in range(3)]
+        server.stop()
+        shutil.copytree(server.home / "store", tmp_path / "older")
+        server.start()
+        lost = [await published(two, "a", b"lost %d" % number, f"l{number}") for number in range(3)]
+        assert lost[-1].epoch == kept[0].epoch
+        server.kill()
+        shutil.rmtree(server.home / "store")
+        shutil.copytree(tmp_path / "older", server.home / "store")
+        server.start()
+        # The node that knows nothing of what was lost writes first, if it can.
+        after = [await published(node, "a", b"new", f"n{number}") for number, node in enumerate((one, two))]
+        assert {receipt.epoch for receipt in after}.isdisjoint({kept[0].epoch})
+        assert [receipt.offset for receipt in after] == [1, 2]
+        again = [await published(one, "a", b"1", "u1"), await published(two, "a", b"lost 1", "l1")]
+        assert [(receipt.duplicate, receipt.epoch == kept[0].epoch) for receipt in again] == [(True, True), (False, False)]
+
+
+async def test_publication_without_a_uid_is_registered_at_most_once_across_a_crash(server: NatsServer) -> None:
+    one, two = (node_of([server.url], "rw", name, timeout=1.0) for name in ("one", "two"))
+    async with running(one, two):
+        await published(one, "a", b"first")
+        server.pause()
+        sending = asyncio.ensure_future(one.streams.append([Publication("a", b"2")]))
+        await asyncio.wait([sending], timeout=1.5)  # it waits for an answer by now
+        server.kill()
+        server.start()
+        with suppress(Unanswered):
+            assert (await sending)[0].offset == 2
+        kept = await history(two, "a")
+        assert kept in ([b"first"], [b"first", b"2"])
+        assert (await published(one, "a", b"3")).offset == len(kept) + 1
+
+
+async def test_restarted_server_with_an_old_sequence_does_not_start_a_new_epoch(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that was paused may report it while the shard has no leader, or while it still considers itself the leader."""
+    one = node_of([server.url], "rw", "one")
+    async with running(one):
+        first, _, _ = [await published(one, "a", payload) for payload in (b"1", b"2", b"3")]
+        ask = one.link.api
+        behind: list[str] = []
+
+        async def answer(subject: str, question: object = None) -> Any:
+            found = await ask(subject, question)
+            if subject == f"STREAM.INFO.{one.jet_of('a')}" and not behind:
+                behind.append(subject)
+                found["state"]["last_seq"] -= 2
+            return found
+
+        monkeypatch.setattr(one.link, "api", answer)
+        server.kill()
+        server.start()
+        after = await published(one, "a", b"4")
+        assert behind
+        assert at(after) == Position(first.epoch, 4)
+
+
+async def test_lost_records_give_the_node_a_new_lease(server: NatsServer) -> None:
+    """So that it writes its members again: the lost record may be a member and not the lease."""
+    one = node_of([server.url], "rw", "one")
+    async with running(one):
+        before = await one.leases.renew(6.0, ())
+        assert (await one.leases.renew(6.0, ())).lease == before.lease
+        server.kill()
+        shutil.copytree(server.home / "store", server.home / "older")
+        server.start()
+        for number in range(20):
+            await until(lambda number=number: one.presence.join("a", f"sid {number}", Member("bo")), Unavailable)  # type: ignore[misc]
+        server.kill()
+        shutil.rmtree(server.home / "store")
+        (server.home / "older").rename(server.home / "store")
+        server.start()
+        assert (await until(lambda: one.leases.renew(6.0, ()), Unavailable)).lease != before.lease
+
+
+async def test_node_started_before_nats_serves_once_nats_is_up(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    one = node_of([server.url], "rw", "one")
+    starting = asyncio.ensure_future(one.start())
+    try:
+        assert (await until(lambda: unhealthy(one))).startswith("NATS")
+        with pytest.raises(Unavailable):
+            await one.streams.append([Publication("a", b"1")])
+        with pytest.raises(Unavailable):
+            await one.sessions.peek("sid")
+        await asyncio.to_thread(server.start)
+        assert (await published(one, "a", b"1")).offset == 1
+        await until(lambda: healthy(one))
+    finally:
+        await starting
+        await one.stop()
+        server.stop()
+
+
+@pytest.mark.parametrize("scheme", ["tls", "nats"])
+async def test_credentials_and_tls_of_the_url_are_used(tmp_path: Path, scheme: str) -> None:
+    server = NatsServer(tmp_path)
+    settings = msgspec.json.decode((tmp_path / "nats.conf").read_bytes())
+    settings["authorization"] = {"user": "us", "password": "a secret"}
+    settings["tls"] = {"cert_file": str(CERTIFICATE), "key_file": str(CERTIFICATE.with_name("tls_key.pem"))}
+    (tmp_path / "nats.conf").write_bytes(msgspec.json.encode(settings))
+    server.start()
+    rules = Rulebook(StreamRules())
+    at = f"{scheme}://us:a%20secret@127.0.0.1:{server.port}"
+    try:
+        trusted = NatsBackend(NatsAddress((at,), tls_ca=str(CERTIFICATE)), "one", rules, time.time, shards=2)
+        async with running(trusted):
+            assert (await published(trusted, "a", b"1")).offset == 1
+        strange = NatsBackend(NatsAddress((at.replace("secret", "guess"),), tls_ca=str(CERTIFICATE)), "two", rules, time.time)
+        starting = asyncio.ensure_future(strange.start())
+        assert "uthorization" in await until(lambda: health_with(strange, "uthorization"))
+        await strange.stop()
+        await starting
+        assert "secret" not in strange.health()
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("offered", [False, True], ids=["none offered", "left to the clients"])
+async def test_tls_url_sends_nothing_in_plain_text(tmp_path: Path, offered: bool) -> None:
+    server = NatsServer(tmp_path)
+    settings = msgspec.json.decode((tmp_path / "nats.conf").read_bytes())
+    settings["authorization"] = {"user": "us", "password": "secret"}
+    if offered:
+        settings["tls"] = {"cert_file": str(CERTIFICATE), "key_file": str(CERTIFICATE.with_name("tls_key.pem"))}
+        settings["allow_non_tls"] = True
+    (tmp_path / "nats.conf").write_bytes(msgspec.json.encode(settings))
+    server.start()
+    try:
+        async with Proxy(server.port) as proxy:
+            address = NatsAddress((f"tls://us:secret@127.0.0.1:{proxy.port}",), tls_ca=str(CERTIFICATE))
+            node = NatsBackend(address, "one", Rulebook(StreamRules()), time.time, shards=2)
+            starting = asyncio.ensure_future(node.start())
+            if offered:
+                assert (await published(node, "a", b"1")).offset == 1
+                assert proxy.sent
+            else:
+                await until(lambda: health_with(node, "offers no TLS"))
+                assert proxy.sent == b""
+            await node.stop()
+            await starting
+            assert b"secret" not in proxy.sent
+    finally:
+        server.stop()
+
+
+async def leader_name(servers: Sequence[NatsServer], jet: str) -> str:
+    client = await nats.connect([server.url for server in servers])
+    try:
+        answer = msgspec.json.decode((await client.request(f"$JS.API.STREAM.INFO.{jet}", b"", 5)).data)
+    finally:
+        await client.close()
+    assert answer["cluster"].get("leader"), answer
+    return str(answer["cluster"]["leader"])
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+async def test_failover_loses_and_repeats_nothing(cluster: list[NatsServer], how: str) -> None:
+    prefix = next(prefixes)
+    urls = [server.url for server in cluster]
+    one, two = (node_of(urls, prefix, name, replicas=3, timeout=1.0) for name in ("one", "two"))
+    async with running(one, two):
+        await published(one, "a", b"0", "u0")
+        jet = one.jet_of("a")
+        former = await leader_name(cluster, jet)
+        leader = cluster[int(former.removeprefix("s"))]
+        others = [server for server in cluster if server is not leader]
+
+        async def led_by_another() -> None:
+            assert await leader_name(others, jet) != former
+
+        moved = asyncio.Event()
+        sending = asyncio.ensure_future(_publish_until(moved, one, two))
+        getattr(leader, how)()
+        await until(led_by_another, Exception)
+        moved.set()
+        receipts = await sending
+        (leader.start if how == "kill" else leader.resume)()
+        assert sorted(receipt.offset for receipt in receipts) == list(range(2, 2 + len(receipts)))
+        assert len({receipt.epoch for receipt in receipts}) == 1
+        kept = await history(two, "a")
+        assert sorted(kept) == sorted([b"0", *(b"%d" % number for number in range(1, len(receipts) + 1))])
+
+
+async def _publish_until(moved: asyncio.Event, *nodes: NatsBackend) -> list[Receipt]:
+    """Publishes by turns until the leader has moved, and 20 messages more."""
+    receipts: list[Receipt] = []
+    after = 0
+    for number in count(1):
+        after += moved.is_set()
+        receipts.append(await published(nodes[number % len(nodes)], "a", b"%d" % number, f"u{number}"))
+        if after == 20:
+            break
+    return receipts
+
+
+async def test_node_is_unhealthy_without_a_quorum(cluster: list[NatsServer]) -> None:
+    survivor, *others = cluster
+    node = node_of([survivor.url], next(prefixes), "one", replicas=3, timeout=1.0)
+    async with running(node):
+        await published(node, "a", b"0")
+        for server in others:
+            server.kill()
+        for _ in range(10):
+            await _renewal_fails(node)
+            assert node.health()
+        for server in others:
+            server.start()
+        await published(node, "a", b"1", "its uid")  # sent again where it got no answer
+        assert await history(node, "a") == [b"0", b"1"]
+        await until(lambda: node.leases.renew(6.0, ()), Unavailable)  # as upkeep does
+        await until(lambda: healthy(node))
+
+
+async def _renewal_fails(node: NatsBackend) -> None:
+    """As upkeep does: JetStream is asked, and cannot do it."""
+    with pytest.raises(Unavailable):
+        await node.leases.renew(6.0, ())
