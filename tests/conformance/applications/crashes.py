@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ropewalk.testing.application_orders import WELCOME_BACK, Order, call, seat
+from tests.cable import BASE
 from tests.conformance.applications.restores import subscribed
 from tests.conformance.applications.stage import RESTORE, Stage, application, running_stage
 from tests.metrics import metrics_when
@@ -22,7 +23,7 @@ class Crashing:
                     await banned.cut()
                     await metrics_when(before.server, lambda now: now["sessions_kept"] == 1)
                     assert await before.dismiss('{"user":"banned"}') == 1
-                async with before.client() as client:
+                async with before.client() as client, before.client(user="base", protocol=BASE) as not_resumable:
                     await subscribed(client, wanted)
                     await client.send(command="message", identifier=wanted, data=call(Order(keep={"room": "2", "old": ""})))
                     await client.quiet()
@@ -34,6 +35,7 @@ class Crashing:
                 async with after.client(user="banned", sid=banned.sid, welcome=False) as back:
                     await back.welcomed(restored=False)
                 await after.heard(banned.sid, "disconnect")
+                await after.heard(not_resumable.sid, "disconnect")
                 assert "restored" not in after.story(banned.sid, back.sid)
 
     async def test_action_that_ends_during_the_shutdown_takes_effect(self, tmp_path: Path) -> None:
