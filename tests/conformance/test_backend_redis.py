@@ -48,10 +48,6 @@ class DisturbedLinks(RedisLinks):
             return await connection_to(open_redis(RedisAddress(f"redis://127.0.0.1:{free_port()}"), 1.0))
         return await self._working._connect()
 
-    async def close(self) -> None:
-        await super().close()
-        await self._working.close()
-
     async def open(self) -> RedisLink:
         return DisturbedLink((await super().open())._connection, self)
 

@@ -145,8 +145,8 @@ class Leases(Protocol):
         One that had ended begins anew under another number, and with nothing: a node that is told another number than before
         writes its sessions and joins its members again.
 
-        A store that may have lost writes returns another number too. What the node does not register again under that number
-        ends as if the node had died when the former lease was last renewed: its departure may be among the lost writes.
+        A store that may have lost writes returns another number too. What the node does not register again ends as if the node
+        had died after this call: its departure may be among the lost writes.
         """
 
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
