@@ -105,7 +105,6 @@ def test_files_are_partitioned_sorted_and_have_every_row(feed: Feed) -> None:
         assert name.rsplit("-", 4)[1:4] == ["0", "0", "0"]
 
 
-@pytest.mark.tier("all")
 def test_repeated_batch_changes_nothing(feed: Feed) -> None:
     feed.add_batch(*messages("a", 1, 50))
     feed.add_batch(*messages("a", 51, 80))
@@ -157,7 +156,6 @@ def test_abort_after_a_commit_keeps_the_files(tmp_path: Path) -> None:
     assert DeltaTable(str(tmp_path)).to_pyarrow_table()["offset"].to_pylist() == [1]
 
 
-@pytest.mark.tier("all")
 def test_query_without_its_checkpoint_does_not_archive_rows_twice(feed: Feed, tmp_path: Path) -> None:
     feed.add_batch(*messages("a", 1, 50))
     feed.archive()
@@ -170,7 +168,6 @@ def test_query_without_its_checkpoint_does_not_archive_rows_twice(feed: Feed, tm
     assert feed.files() == feed.committed()
 
 
-@pytest.mark.tier("all")
 def test_each_commit_has_the_archived_positions(feed: Feed) -> None:
     feed.add_batch(*messages("a", 1, 50))
     feed.add_batch(*messages("a", 51, 80))
@@ -183,7 +180,6 @@ def test_each_commit_has_the_archived_positions(feed: Feed) -> None:
     assert commits == [{str(shard): 80}, {str(shard): 50}]
 
 
-@pytest.mark.tier("all")
 def test_wrong_options_and_missing_columns_are_named(feed: Feed) -> None:
     feed.add_batch(*messages("a", 1, 2))
 

@@ -245,7 +245,6 @@ def test_invalid_options_are_refused_with_the_reason(run: Run, capsys: pytest.Ca
     assert failures == []
 
 
-@pytest.mark.tier("all")
 def test_replay_uses_java_regular_expressions(run: Run, server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
     publish_all(server, [("java/x", 1), ("java/1", 2)])
     options = {"replay__pattern": r"java/\p{L}", "replay__match": "^(?<first>java)/", "replay__to": "${first}-letters/"}

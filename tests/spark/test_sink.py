@@ -59,7 +59,6 @@ def test_failing_tasks_and_a_shuffle_publish_every_row_once(spark: SparkSession,
     assert sorted(kept(server, "out/shuffled")) == list(range(300))
 
 
-@pytest.mark.tier("all")
 def test_repeated_batch_is_not_published_again(spark: SparkSession, server: RunningServer, tmp_path: Path) -> None:
     publish_all(server, [("again/1", n) for n in range(100)])
     frame = values(stream(spark, server, subscribe="again/1")).repartition(3)
@@ -97,7 +96,6 @@ def test_idempotent_delivery_publishes_every_row_once(spark: SparkSession, serve
     assert sorted(kept(server, "out/numbers")) == list(range(150))
 
 
-@pytest.mark.tier("all")
 def test_keyed_rows_of_two_writers_are_published_once(spark: SparkSession, server: RunningServer) -> None:
     publish_all(server, [("keys/1", n) for n in range(60)])
     rows = values(batch(spark, server, subscribe="keys/1"))
@@ -110,7 +108,6 @@ def test_keyed_rows_of_two_writers_are_published_once(spark: SparkSession, serve
     assert sorted(kept(server, "out/keys")) == list(range(60))
 
 
-@pytest.mark.tier("all")
 def test_write_with_a_transaction_version_happens_once(spark: SparkSession, server: RunningServer) -> None:
     frame = spark.range(50).select(f.col("id").cast("string").alias("value"), f.lit("out/named").alias("stream"))
 
@@ -121,7 +118,6 @@ def test_write_with_a_transaction_version_happens_once(spark: SparkSession, serv
     assert sorted(kept(server, "out/named")) == sorted([*range(50), *range(50)])
 
 
-@pytest.mark.tier("all")
 def test_invalid_row_fails_the_whole_write(spark: SparkSession, server: RunningServer) -> None:
     frame = spark.createDataFrame([("out/bad", "1"), ("out/bad", None)], "stream string, value string").coalesce(1)
 

@@ -223,7 +223,6 @@ def test_lost_rows_of_a_generation_fail_only_queries_that_had_not_read_them(spar
     assert sorted(json.loads(row.value) for row in rows) == list(range(13))
 
 
-@pytest.mark.tier("all")
 def test_missing_positions_are_named_in_the_error(spark: SparkSession, server: RunningServer) -> None:
     publish_all(server, [("ahead/1", n) for n in range(5)])
     span = call(f"{server.url}/journal")["spans"][0]
@@ -292,7 +291,6 @@ def test_selection_without_rows_is_an_empty_frame(spark: SparkSession, server: R
     assert found == {str(options): [] for options in selections}
 
 
-@pytest.mark.tier("all")
 def test_empty_journal_and_filter_without_shards_are_empty_frames(spark: SparkSession, tmp_path: Path) -> None:
     with running_server(*FLAGS, "--data_dir", str(tmp_path / "data")) as server:
         reader = spark.read.format("ropewalk").options(url=server.url, pushdown="true")

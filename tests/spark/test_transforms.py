@@ -116,7 +116,6 @@ def test_subscriber_is_counted_in_every_minute_until_it_leaves(spark: SparkSessi
     assert left == [("changes", ("b",)), ("stays", ("a",))]
 
 
-@pytest.mark.tier("all")
 def test_minute_has_the_same_figures_from_parts(spark: SparkSession) -> None:
     rows = [
         published("a", 1, 1, b"12345", producer="p1"),
@@ -200,7 +199,6 @@ def peaks(found: Sequence[Mapping[str, Any]]) -> dict[int, tuple[int, ...]]:
     return {r["minute"].minute: (r["peak"], r["members"], r["joins"], r["leaves"]) for r in found}
 
 
-@pytest.mark.tier("all")
 def test_presence_peak_does_not_depend_on_the_order_of_rows(spark: SparkSession) -> None:
     rows = [
         *(seated("joined", 1, "ann"), seated("joined", 2, "bob"), seated("joined", 3, "bob", told=False)),

@@ -96,7 +96,9 @@ class Jvm:
         self.abandon()
 
     def abandon(self) -> None:
-        """It has ended: so does whoever watched it."""
+        """Release the pipes of a JVM that has ended, and end the process that watches it."""
+        if self._process.stdin:
+            self._process.stdin.close()
         if self._watch is not None and self._watch.stdin:
             self._watch.stdin.close()
             self._watch.wait()

@@ -98,6 +98,8 @@ class Child:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
 
 class Driver(Child):
@@ -114,13 +116,16 @@ class Driver(Child):
         return [process for process in family if process.sparks and process.pid not in parents]
 
     def kill_worker(self, chance: random.Random) -> str:
-        """Returns what it was."""
-        while not (victim := self._victim(chance)).kill():
-            pass
+        """Returns its role. Waits while no worker is busy."""
+        while not ((victim := self._victim(chance)) and victim.kill()):
+            assert not self.ended(), "the driver has ended"
+            time.sleep(0.001)
         return victim.role
 
-    def _victim(self, chance: random.Random) -> Process:
+    def _victim(self, chance: random.Random) -> Process | None:
         workers = [worker for worker in self.workers() if worker.role not in IDLE]
+        if not workers:
+            return None
         # By role first: most of them run tasks, and those that plan and commit would hardly ever have their turn.
         role = chance.choice(sorted({worker.role for worker in workers}))
         return chance.choice([worker for worker in workers if worker.role == role])
