@@ -350,7 +350,10 @@ async def test_garbage_inside_tls_ends_the_connection_and_does_not_affect_other_
     context = trusting_context()
 
     def spoil(port: int) -> None:
-        with socket.create_connection(("127.0.0.1", port)) as sock, context.wrap_socket(sock) as inside:
+        with (
+            socket.create_connection(("127.0.0.1", port)) as sock,
+            context.wrap_socket(sock, server_hostname="127.0.0.1") as inside,
+        ):
             inside.settimeout(TIMEOUT)
             inside.sendall(encode(Hello()))
             assert inside.recv(1000)
