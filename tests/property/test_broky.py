@@ -1,4 +1,4 @@
-"""Broky's wire against generated code, and its text forms against their own inverses."""
+"""Broky frames against generated code, and round trips of its text forms."""
 
 import json
 from itertools import chain, pairwise, repeat
@@ -20,27 +20,27 @@ from tests.broky_frames import BODIES, built, records, runs, seen
 
 @pytest.mark.parametrize("kind", BODIES)
 @given(data=st.data())
-def test_what_is_written_here_generated_code_reads(kind: type, data: st.DataObject) -> None:
+def test_generated_code_reads_encoded_frames(kind: type, data: st.DataObject) -> None:
     record = data.draw(records(kind))
     assert seen(encode(record), kind) == record
 
 
 @pytest.mark.parametrize("kind", BODIES)
 @given(data=st.data())
-def test_what_generated_code_writes_is_read_here(kind: type, data: st.DataObject) -> None:
+def test_frames_of_generated_code_are_decoded(kind: type, data: st.DataObject) -> None:
     record = data.draw(records(kind))
     assert decode(built(record)) == record
 
 
 @given(run=runs())
-def test_a_run_is_the_same_on_the_fast_path_and_beside_it(run: Run) -> None:
+def test_run_is_the_same_on_the_fast_and_the_slow_path(run: Run) -> None:
     fast = encode_run(run)
     assert decode(fast) == read(fast) == run == seen(fast, Run)
     assert decode(encode(run)) == run
 
 
 @given(frames=st.lists(runs().map(encode_run), max_size=5), cuts=st.lists(st.integers(0, 3000), max_size=10))
-def test_a_stream_is_cut_into_its_frames(frames: list[bytes], cuts: list[int]) -> None:
+def test_stream_is_split_into_its_frames(frames: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(frames)
     places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     splitter = FrameSplitter()
@@ -53,9 +53,7 @@ def test_a_stream_is_cut_into_its_frames(frames: list[bytes], cuts: list[int]) -
     cuts=st.lists(st.integers(0, 3000), max_size=20),
     taken=st.lists(st.integers(0, 3), max_size=25),
 )
-def test_frames_come_out_of_what_was_read_ahead_whenever_they_are_asked_for(
-    frames: list[bytes], cuts: list[int], taken: list[int]
-) -> None:
+def test_frames_are_read_ahead_in_any_fragmentation(frames: list[bytes], cuts: list[int], taken: list[int]) -> None:
     stream = b"".join(frames)
     places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     ahead = ReadAhead(MAX_FRAME)
@@ -80,7 +78,7 @@ def test_frames_come_out_of_what_was_read_ahead_whenever_they_are_asked_for(
 
 
 @given(ksuid=st.binary(min_size=20, max_size=20))
-def test_a_ksuid_comes_back_from_its_text(ksuid: bytes) -> None:
+def test_ksuid_survives_its_text_form(ksuid: bytes) -> None:
     assert ksuid_of(ksuid_text(ksuid)) == ksuid
 
 
@@ -91,7 +89,7 @@ keys = st.binary(max_size=20) | hostile_names.map(str.encode)
 
 
 @given(keys=st.lists(keys, max_size=20, unique=True))
-def test_every_key_has_a_name_of_its_own_and_comes_back(keys: list[bytes]) -> None:
+def test_each_key_has_a_unique_name_and_survives_it(keys: list[bytes]) -> None:
     names = [name_of(key) for key in keys]
     assert len(set(names)) == len(keys)
     assert [key_of(name) for name in names] == keys
@@ -99,7 +97,7 @@ def test_every_key_has_a_name_of_its_own_and_comes_back(keys: list[bytes]) -> No
 
 
 @given(name=hostile_names)
-def test_a_name_is_that_of_one_key_or_of_none(name: str) -> None:
+def test_name_belongs_to_at_most_one_key(name: str) -> None:
     try:
         key = key_of(name)
     except ValueError:
@@ -121,7 +119,7 @@ spaces = st.sampled_from(["", " ", "\n", "\t "])
 
 @st.composite
 def json_texts(draw: st.DrawFn) -> bytes:
-    """JSON as others may write it: with spaces, and with a dollar that is escaped."""
+    """JSON as other encoders may write it: with spaces, and with an escaped dollar sign."""
     text = json.dumps(draw(values), ensure_ascii=draw(st.booleans()), indent=draw(st.none() | st.just(1)))
     if draw(st.booleans()):
         text = text.replace("$", "\\u0024")
@@ -129,27 +127,27 @@ def json_texts(draw: st.DrawFn) -> bytes:
 
 
 @given(payload=st.binary(max_size=40))
-def test_bytes_come_back_and_are_told_from_everything_else(payload: bytes) -> None:
+def test_bytes_survive_their_text_form(payload: bytes) -> None:
     text = text_of(payload, Format.BYTES)
     assert list(json.loads(text)) == ["$bytes"]
     assert payload_of(text) == (payload, Format.BYTES)
 
 
 @given(payload=json_texts())
-def test_json_comes_back_byte_by_byte_and_no_text_client_takes_it_for_bytes(payload: bytes) -> None:
+def test_json_survives_its_text_form_and_is_not_read_as_bytes(payload: bytes) -> None:
     text = text_of(payload, Format.JSON)
     assert payload_of(text) == (payload, Format.JSON)
-    meant = json.loads(text)
-    assert meant is not None
-    if isinstance(meant, dict) and list(meant) in (["$bytes"], ["$json"]):
-        assert list(meant) == ["$json"]
-        assert meant["$json"] == json.loads(payload)
+    decoded = json.loads(text)
+    assert decoded is not None
+    if isinstance(decoded, dict) and list(decoded) in (["$bytes"], ["$json"]):
+        assert list(decoded) == ["$json"]
+        assert decoded["$json"] == json.loads(payload)
     else:
         assert text == payload
 
 
 @given(text=json_texts())
-def test_whatever_text_a_stream_keeps_has_a_payload(text: bytes) -> None:
+def test_each_stored_text_has_a_payload(text: bytes) -> None:
     payload, format = payload_of(text)
     if format is Format.BYTES:
         assert list(json.loads(text)) == ["$bytes"]
@@ -158,7 +156,7 @@ def test_whatever_text_a_stream_keeps_has_a_payload(text: bytes) -> None:
 
 
 @given(payload=st.binary(max_size=30) | st.text('[]{}",:0$aé ', max_size=12).map(str.encode))
-def test_what_is_no_json_is_refused_where_json_is_promised(payload: bytes) -> None:
+def test_invalid_json_payload_is_refused(payload: bytes) -> None:
     try:
         json.loads(payload.decode())
     except ValueError:
@@ -166,7 +164,7 @@ def test_what_is_no_json_is_refused_where_json_is_promised(payload: bytes) -> No
             text_of(payload, Format.JSON)
 
 
-def test_json_that_is_nested_too_deeply_is_refused() -> None:
+def test_deeply_nested_json_is_refused() -> None:
     text_of(b"[" * 127 + b"]" * 127, Format.JSON)
     with pytest.raises(ValueError, match="deep"):
         text_of(b"[" * 128 + b"]" * 128, Format.JSON)
@@ -175,9 +173,9 @@ def test_json_that_is_nested_too_deeply_is_refused() -> None:
 @pytest.mark.parametrize(
     "text", [b'{"$bytes":5}', b'{"$bytes":"a"}', b'{"$bytes":"aB=="}', b'{"$bytes":"aGk=","a":1}', b'{"$json":{"a":1}}']
 )
-def test_what_only_looks_like_a_tagged_form_is_ordinary_json(text: bytes) -> None:
+def test_invalid_tagged_form_is_ordinary_json(text: bytes) -> None:
     assert payload_of(text) == (text, Format.JSON)
 
 
-def test_text_clients_may_publish_bytes_with_spaces_in_the_tagged_form() -> None:
+def test_tagged_bytes_may_have_spaces() -> None:
     assert payload_of(b'{ "$bytes": "aGk=" }') == (b"hi", Format.BYTES)

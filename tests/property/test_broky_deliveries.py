@@ -1,4 +1,4 @@
-"""Registered messages as Broky delivers them, read by generated code: each has what it has, and runs are as few as can be."""
+"""Registered messages delivered over Broky, read by generated code."""
 
 from itertools import pairwise
 
@@ -19,12 +19,12 @@ uids = st.just("") | st.binary(min_size=KSUID_BYTES, max_size=KSUID_BYTES).map(k
 times = st.just(0) | st.integers(0, 2**64 - 1)
 payloads = st.sampled_from([b"1", b'{"a":1}', text_of(b"\xff", Format.BYTES), text_of(b"", Format.BYTES)])
 
-Told = tuple[bytes, Format, bytes, int, bytes]
+MessageColumns = tuple[bytes, Format, bytes, int, bytes]
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Registered]:
-    """Of one stream, registered together in groups."""
+    """Messages of one stream, registered in groups."""
     partition = draw(st.sampled_from(["", "part", name_of(b"\xfe")]))
     found: list[Registered] = []
     for _ in range(draw(st.integers(1, 12))):
@@ -35,17 +35,17 @@ def histories(draw: st.DrawFn) -> list[Registered]:
     return found
 
 
-def expected(message: Registered) -> Told:
+def expected(message: Registered) -> MessageColumns:
     payload, format = payload_of(message.payload)
     fields = message.fields or MessageFields()
     number = 0
-    for digit in fields.uid:  # not by the code that is looked at
+    for digit in fields.uid:  # independent of the code under test
         number = number * 62 + "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz".index(digit)
     uid = number.to_bytes(KSUID_BYTES) if fields.uid else b""
     return payload, format, uid, fields.ts_producer, key_of(fields.partition_key)
 
 
-def told(run: Run) -> list[Told]:
+def columns_of(run: Run) -> list[MessageColumns]:
     uids = [run.uid[at : at + KSUID_BYTES] for at in range(0, len(run.uid), KSUID_BYTES)] or [b""] * run.count
     times = run.ts_producer or (0,) * run.count
     return [
@@ -54,23 +54,23 @@ def told(run: Run) -> list[Told]:
     ]
 
 
-def alike(run: Run) -> tuple[object, ...]:
+def run_header(run: Run) -> tuple[object, ...]:
     return run.format, run.ts_broker, bool(run.uid), bool(run.ts_producer)
 
 
 @given(messages=histories())
-def test_every_message_comes_with_its_fields_in_as_few_runs_as_can_be(messages: list[Registered]) -> None:
+def test_messages_are_delivered_with_their_fields_in_as_few_runs_as_possible(messages: list[Registered]) -> None:
     frames = list(FrameSplitter().feed(MESSAGES.batch(b"", messages)))
     runs = [seen(frame, Run) for frame in frames]
     assert runs == [decode(frame) for frame in frames]
-    assert [each for run in runs for each in told(run)] == [expected(message) for message in messages]
+    assert [each for run in runs for each in columns_of(run)] == [expected(message) for message in messages]
     assert [run.offset + place for run in runs for place in range(run.count)] == [message.offset for message in messages]
-    assert all(alike(before) != alike(after) for before, after in pairwise(runs))
+    assert all(run_header(before) != run_header(after) for before, after in pairwise(runs))
 
 
 @given(messages=histories())
-def test_a_message_alone_has_the_same_fields(messages: list[Registered]) -> None:
+def test_single_message_has_the_same_fields(messages: list[Registered]) -> None:
     for message in messages:
         run = decode(MESSAGES.batch(b"", [message]))
         assert isinstance(run, Run)
-        assert told(run) == [expected(message)]
+        assert columns_of(run) == [expected(message)]

@@ -1,7 +1,6 @@
-"""Damaged runs on the fast path: whatever is passed on to subscribers is sound, and what its producer meant."""
+"""Damaged runs on the fast path: forwarded frames are well-formed and equal to the decoded run."""
 
 import os
-import shutil
 import subprocess
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
@@ -14,16 +13,14 @@ from ropewalk.core.stats import Stats
 from ropewalk.engine.broker import EVERYTHING
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun
-from ropewalk.protocol.broky import splitter
 from ropewalk.protocol.broky.frames import Format, Run
 from ropewalk.protocol.broky.runs import decode, encode_run, payloads_of, run_of
 from ropewalk.protocol.publications import PublicationLimits
 from tests.broky_frames import built, damaged
+from tests.property.cpp_verifier import build_verifier
 
 FRAMES = int(os.environ.get("FUZZ_FRAMES", "5000"))
 SEED = int(os.environ.get("FUZZ_SEED", "20261116"))
-SCHEMA = Path(splitter.__file__).with_name("broky.fbs")
-VERIFIER = Path(__file__).with_name("broky_verifier.cpp")
 NOW = 1_800_000_000.0
 LIMIT = 1 << 20
 
@@ -53,11 +50,11 @@ class Recorder:
         raise NotImplementedError
 
 
-def road(publisher: Recorder, stats: Stats | None = None) -> CollectedRuns:
+def make_runs(publisher: Recorder, stats: Stats | None = None) -> CollectedRuns:
     return CollectedRuns(Pushes(publisher, PublicationLimits(max_batch=5), stats or Stats(), lambda: NOW, True))
 
 
-def answer_of(runs: CollectedRuns) -> bytes:
+def encoded_answer(runs: CollectedRuns) -> bytes:
     answer = runs.hand_over()
     assert isinstance(answer, bytes)
     return answer
@@ -66,7 +63,7 @@ def answer_of(runs: CollectedRuns) -> bytes:
 def forward(frame: bytes) -> list[TransientRun]:
     publisher = Recorder()
     publisher.heard = EVERYTHING
-    runs = road(publisher)
+    runs = make_runs(publisher)
     if not runs.take(frame, 0, LIMIT, LIMIT):
         try:
             body = decode(frame)
@@ -74,7 +71,7 @@ def forward(frame: bytes) -> list[TransientRun]:
             return []
         if not isinstance(body, Run) or not runs.add(body):
             return []
-    answer_of(runs)
+    encoded_answer(runs)
     return publisher.runs
 
 
@@ -84,31 +81,28 @@ def forwarded_frames(seed: int) -> Iterator[tuple[bytes, TransientRun]]:
             yield frame, run
 
 
-def test_a_forwarded_frame_equals_the_decoded_one() -> None:
+def test_forwarded_frame_equals_the_decoded_one() -> None:
     total = 0
-    for frame, passed in forwarded_frames(SEED + 3):
-        body, read = decode(passed.frame), decode(frame[: int.from_bytes(frame[:4], "little") + 4])  # what follows is the next
+    for frame, forwarded in forwarded_frames(SEED + 3):
+        body, read = (
+            decode(forwarded.frame),
+            decode(frame[: int.from_bytes(frame[:4], "little") + 4]),
+        )  # trailing bytes are the next frame
         assert isinstance(read, Run)
         assert body == replace(read, ref=0, offset=0, ts_broker=int(NOW * 1_000_000), epoch=b"")
-        assert len(passed.frame) % 8 == 0
-        messages = passed.messages()
-        assert len(messages) == passed.count == read.count <= 5
-        assert {message.stream for message in messages} == {passed.stream}
+        assert len(forwarded.frame) % 8 == 0
+        messages = forwarded.messages()
+        assert len(messages) == forwarded.count == read.count <= 5
+        assert {message.stream for message in messages} == {forwarded.stream}
         total += 1
     assert total > FRAMES // 20
 
 
 @pytest.mark.needs_flatc
 @pytest.mark.tier("standard")
-def test_every_forwarded_frame_passes_the_verifier_for_cpp(tmp_path: Path) -> None:
-    compiler, flatc = shutil.which("g++"), shutil.which("flatc")
-    assert flatc is not None
-    if compiler is None:
-        pytest.skip("apt-get install g++")
-    subprocess.run([flatc, "--cpp", "-o", tmp_path, SCHEMA], check=True)
-    program = tmp_path / "verifier"
-    subprocess.run([compiler, "-O1", "-I", tmp_path, "-o", program, VERIFIER], check=True)
-    frames = [passed.frame for _, passed in forwarded_frames(SEED + 4)]
+def test_each_forwarded_frame_passes_the_cpp_verifier(tmp_path: Path) -> None:
+    program = build_verifier(tmp_path)
+    frames = [forwarded.frame for _, forwarded in forwarded_frames(SEED + 4)]
     answers = subprocess.run(
         [program], input=b"".join(len(frame).to_bytes(4, "little") + frame for frame in frames), capture_output=True, check=True
     ).stdout
@@ -116,36 +110,36 @@ def test_every_forwarded_frame_passes_the_verifier_for_cpp(tmp_path: Path) -> No
     assert [frame.hex() for frame, answer in zip(frames, answers, strict=True) if answer != ord("1")] == []
 
 
-# --- runs that are sound ----------------------------------------------------------------------------------------------
+# --- well-formed runs -------------------------------------------------------------------------------------------------
 
 
-def test_runs_to_nobody_are_counted_by_their_key_unless_they_want_an_answer() -> None:
+def test_runs_without_listeners_are_counted_unless_they_need_an_answer() -> None:
     publisher, stats = Recorder("heard"), Stats()
-    runs = road(publisher, stats)
+    runs = make_runs(publisher, stats)
     data = b"".join(
         encode_run(run)
         for run in (
-            run_of(b"nobody", [b"1", b"2"]),
+            run_of(b"unheard", [b"1", b"2"]),
             run_of(b"heard", [b"3"]),
-            run_of(b"nobody", [b"4"], ref=9),
+            run_of(b"unheard", [b"4"], ref=9),
             run_of(b"heard", [b"5", b"6", b"7"], ref=10),
         )
     )
     assert runs.take(data, 0, LIMIT, LIMIT) == len(data)
-    answer = decode(answer_of(runs))
+    answer = decode(encoded_answer(runs))
     assert (answer.refs, answer.offsets, answer.epochs) == ((9, 10), (0, 0), b"\0\0")  # type: ignore[union-attr]
     assert [(run.stream, run.count) for run in publisher.runs] == [("heard", 1), ("heard", 3)]
-    assert (stats.publications, stats.publications_unheard) == (3, 3)  # those that are heard count where they are published
+    assert (stats.publications, stats.publications_unheard) == (3, 3)  # listened ones are counted when published
     assert not runs
 
 
 @pytest.mark.parametrize("count", [1, 2, 64, 65, 300])
-def test_an_answer_without_positions_is_what_the_writer_of_all_frames_writes(count: int) -> None:
+def test_answer_without_positions_equals_the_general_encoder(count: int) -> None:
     publisher = Recorder()
-    runs = road(publisher)
+    runs = make_runs(publisher)
     data = b"".join(encode_run(run_of(b"k", [b"x"], ref=number + 1)) for number in range(count))
     assert runs.take(data, 0, LIMIT, LIMIT) == len(data)
-    answer = decode(answer_of(runs))
+    answer = decode(encoded_answer(runs))
     assert answer.refs == tuple(range(1, count + 1))  # type: ignore[union-attr]
     assert answer.offsets == (0,) * count  # type: ignore[union-attr]
     assert answer.epochs == bytes(count)  # type: ignore[union-attr]
@@ -163,15 +157,15 @@ def test_an_answer_without_positions_is_what_the_writer_of_all_frames_writes(cou
         replace(run_of(b"k", [b"x"]), epoch=b"e"),
     ],
 )
-def test_what_needs_a_closer_look_is_left_to_others(run: Run) -> None:
+def test_runs_that_need_full_decoding_are_not_taken(run: Run) -> None:
     publisher = Recorder("", "k", "k" * 10_000)
-    assert road(publisher).take(encode_run(run), 0, 1 << 22, LIMIT) == 0
+    assert make_runs(publisher).take(encode_run(run), 0, 1 << 22, LIMIT) == 0
 
 
-def test_a_run_of_another_layout_is_rebuilt() -> None:
+def test_run_of_another_layout_is_rebuilt() -> None:
     pushed = run_of(b"key", [b"one", b"two"], 7, Format.BYTES, b"part", bytes(40), (1, 2))
-    (passed,) = forward(built(pushed))
-    body = decode(passed.frame)
+    (forwarded,) = forward(built(pushed))
+    body = decode(forwarded.frame)
     assert isinstance(body, Run)
     assert payloads_of(body) == [b"one", b"two"]
-    assert passed.frame == encode_run(replace(pushed, ref=0, ts_broker=int(NOW * 1_000_000)))
+    assert forwarded.frame == encode_run(replace(pushed, ref=0, ts_broker=int(NOW * 1_000_000)))

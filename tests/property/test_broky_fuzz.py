@@ -1,8 +1,7 @@
-"""Damaged frames are read, or refused with a typed error. `make fuzz` tries a million."""
+"""Damaged frames are decoded, or refused with a typed error. `make fuzz` tries a million."""
 
 import gc
 import os
-import shutil
 import subprocess
 import tracemalloc
 from itertools import islice
@@ -11,23 +10,21 @@ from pathlib import Path
 import pytest
 
 from ropewalk.model.errors import MalformedFrame
-from ropewalk.protocol.broky import splitter
 from ropewalk.protocol.broky.frames import Run
 from ropewalk.protocol.broky.runs import decode, encode_run, payloads_of
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from tests.broky_frames import damaged
+from tests.property.cpp_verifier import build_verifier
 
 FRAMES = int(os.environ.get("FUZZ_FRAMES", "5000"))
 SEED = int(os.environ.get("FUZZ_SEED", "20261116"))
 
-SCHEMA = Path(splitter.__file__).with_name("broky.fbs")
-VERIFIER = Path(__file__).with_name("broky_verifier.cpp")
 
 MAX_USED_BYTES, MAX_KEPT_BYTES = 4 << 20, 64 << 10
 """During a run (mostly Python's free lists of tuples) and after it."""
 
 
-def test_a_damaged_frame_is_read_or_refused_without_leaking_memory() -> None:
+def test_damaged_frame_is_decoded_or_refused_without_leaking_memory() -> None:
     read = refused = 0
     tracemalloc.start()
     try:
@@ -53,15 +50,15 @@ def test_a_damaged_frame_is_read_or_refused_without_leaking_memory() -> None:
     assert after - before < MAX_KEPT_BYTES
 
 
-def test_a_damaged_stream_ends_with_an_error_or_is_cut_into_frames_within_their_bound() -> None:
+def test_damaged_stream_is_split_within_the_size_limit_or_refused() -> None:
     frames = damaged(SEED + 1, FRAMES)
     codes = set()
     for _ in range(FRAMES // 10):
         stream = b"".join(islice(frames, 10))
-        cut = FrameSplitter(4096)
+        frame_splitter = FrameSplitter(4096)
         try:
             for at in range(0, len(stream), 97):
-                for frame in cut.feed(stream[at : at + 97]):
+                for frame in frame_splitter.feed(stream[at : at + 97]):
                     assert 12 <= len(frame) <= 4100
         except MalformedFrame as error:
             codes.add(error.code)
@@ -70,14 +67,8 @@ def test_a_damaged_stream_ends_with_an_error_or_is_cut_into_frames_within_their_
 
 @pytest.mark.needs_flatc
 @pytest.mark.tier("all")
-def test_every_frame_that_is_accepted_passes_the_verifier_for_cpp(tmp_path: Path) -> None:
-    compiler, flatc = shutil.which("g++"), shutil.which("flatc")
-    assert flatc is not None
-    if compiler is None:
-        pytest.skip("apt-get install g++")
-    subprocess.run([flatc, "--cpp", "-o", tmp_path, SCHEMA], check=True)
-    program = tmp_path / "verifier"
-    subprocess.run([compiler, "-O1", "-I", tmp_path, "-o", program, VERIFIER], check=True)
+def test_each_accepted_frame_passes_the_cpp_verifier(tmp_path: Path) -> None:
+    program = build_verifier(tmp_path)
     read = 0
     with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as verifier:
         assert verifier.stdin is not None

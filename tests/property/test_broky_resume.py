@@ -1,7 +1,7 @@
-"""The state of a client over TCP against a model of the server, with frames under way, cuts, lost pasts and trimmed history.
+"""The state of a TCP client against a model of the server, with frames in transit, disconnects, data loss and trimmed history.
 
-Whatever happens: offsets of an epoch rise, every offset that is missing between two messages lies in a gap that was said, and a
-push is registered once and answered with its position.
+Offsets of an epoch rise, each offset missing between two messages is inside a reported gap, and each
+push is registered once and acknowledged with its position.
 """
 
 from collections import deque
@@ -35,18 +35,18 @@ REASONS = {
 
 
 class Server:
-    """One connection at a time, as the engine serves it: commands are read at once, handled one after another, and an answer
-    names the last subscription to its key that was read. `longest`: messages of one run."""
+    """Serves one connection at a time, like the engine: commands are read at once and handled in order, and an answer
+    has the ref of the last subscription to its key. `longest`: messages of one run."""
 
     def __init__(self, limit: int, longest: int) -> None:
         self._rules = StreamRules(limit, 1e9)
         self._longest = longest
-        self._lives = 0
+        self._runs = 0
         self.restart()
 
     def restart(self) -> None:
-        """Everything is lost; a stream is there again when something is published to it."""
-        self._lives += 1
+        """Lose all data; streams exist again once published to."""
+        self._runs += 1
         self.logs: dict[bytes, StreamLog] = {}
         self.uids: dict[bytes, Position] = {}
         self.cut()
@@ -62,9 +62,9 @@ class Server:
         self.to_client.append(frames.Welcome(max_unacked=MAX_UNACKED))
 
     def publish(self, key: bytes, payloads: Iterable[bytes], silently: bool = False) -> list[Kept]:
-        """`silently`: the connection is too slow for them, and is told which it missed."""
+        """`silently`: the connection is too slow, and receives a gap instead."""
         name = key.decode()
-        log = self.logs.setdefault(key, StreamLog(name, f"{name}{self._lives}", self._rules, HistoryTotals()))
+        log = self.logs.setdefault(key, StreamLog(name, f"{name}{self._runs}", self._rules, HistoryTotals()))
         registered = [log.append(Publication(name, payload), 0.0) for payload in payloads]
         if key in self.subscribed and silently:
             self.to_client.append(_gap(ServerGap(name, GapReason.DROPPED, log.epoch, log.tip + 1, log.tip)))
@@ -89,14 +89,14 @@ class Server:
 
     def handle(self) -> None:
         match self.commands.popleft():
-            case frames.Subscribe(_, key) as wish:
-                self._subscribe(self.refs.pop(key, 0), key, wish)
+            case frames.Subscribe(_, key) as command:
+                self._subscribe(self.refs.pop(key, 0), key, command)
             case frames.Unsubscribe(_, key):
                 self.subscribed.discard(key)
 
-    def _subscribe(self, ref: int, key: bytes, wish: frames.Subscribe) -> None:
+    def _subscribe(self, ref: int, key: bytes, command: frames.Subscribe) -> None:
         log = self.logs.get(key)
-        answer = self._answer(log, key, wish)
+        answer = self._answer(log, key, command)
         tip = Position(log.epoch, log.tip) if log else BEFORE_ALL
         self.to_client.append(frames.Subscribed(ref, tip.epoch.encode(), tip.offset))
         for piece in steps(answer):
@@ -105,12 +105,12 @@ class Server:
                 self.to_client.append(_gap(piece))
         self.subscribed.add(key)
 
-    def _answer(self, log: StreamLog | None, key: bytes, wish: frames.Subscribe) -> Replay | ServerGap:
-        if wish.epoch:
+    def _answer(self, log: StreamLog | None, key: bytes, command: frames.Subscribe) -> Replay | ServerGap:
+        if command.epoch:
             if log is not None:
-                return log.after(Position(wish.epoch.decode(), wish.offset), 0.0)
-            return ServerGap(key.decode(), GapReason.EPOCH_CHANGED, "", 1, 0) if wish.offset else Replay(key.decode(), "", 0)
-        if log is not None and wish.history:
+                return log.after(Position(command.epoch.decode(), command.offset), 0.0)
+            return ServerGap(key.decode(), GapReason.EPOCH_CHANGED, "", 1, 0) if command.offset else Replay(key.decode(), "", 0)
+        if log is not None and command.history:
             return log.after(BEFORE_ALL, 0.0)
         return Replay(key.decode(), log.epoch if log else "", log.tip if log else 0)
 
@@ -135,7 +135,7 @@ class World:
         self.pushed: list[bytes] = []
         self.answers: dict[int, Position] = {}
         for key in KEYS:
-            self.carry_out(self.state.subscribe(key.decode(), key, key, BrokyTrack(key.decode(), BEFORE_ALL)))
+            self.apply(self.state.subscribe(key.decode(), key, key, BrokyTrack(key.decode(), BEFORE_ALL)))
         self.server.welcome()
 
     def step(self, name: str) -> None:
@@ -145,7 +145,7 @@ class World:
             case "too slow":
                 self.server.publish(b"a", [b"4"], silently=True)
             case "client reads" if self.server.to_client:
-                self.carry_out(self.state.receive(self.server.to_client.popleft()))
+                self.apply(self.state.receive(self.server.to_client.popleft()))
             case "server reads" if self.server.to_server:
                 self.server.read(self.server.to_server.popleft())
             case "server works" if self.server.commands:
@@ -153,9 +153,9 @@ class World:
             case "push":
                 self.push()
             case "cut":
-                self.come_back(self.server.cut)
+                self.reconnect(self.server.cut)
             case "restart":
-                self.come_back(self.server.restart)
+                self.reconnect(self.server.restart)
             case "leave and return":
                 self.leave_and_return(b"a")
 
@@ -163,20 +163,20 @@ class World:
         ref = self.state.next_ref()
         uid = ref.to_bytes(20)
         self.pushed.append(uid)
-        self.carry_out(self.state.push(ref, encode_run(run_of(b"a", [uid], ref, uid=uid))))
+        self.apply(self.state.push(ref, encode_run(run_of(b"a", [uid], ref, uid=uid))))
 
     def leave_and_return(self, key: bytes) -> None:
-        """And go on where it was left."""
+        """Unsubscribe, then subscribe from the last position."""
         position = next((event for event in reversed(self.events) if event_of(event, key)), None)
         after = BEFORE_ALL
         if isinstance(position, Message):
             after = Position(position.epoch, position.offset)
         elif isinstance(position, Gap):
             after = Position(position.epoch or "", (position.resumes_at or 1) - 1)
-        self.carry_out(self.state.unsubscribe(key.decode()))
-        self.carry_out(self.state.subscribe(key.decode(), key, key, BrokyTrack(key.decode(), after)))
+        self.apply(self.state.unsubscribe(key.decode()))
+        self.apply(self.state.subscribe(key.decode(), key, key, BrokyTrack(key.decode(), after)))
 
-    def carry_out(self, effects: list[BrokyEffect]) -> None:
+    def apply(self, effects: list[BrokyEffect]) -> None:
         for effect in effects:
             match effect:
                 case WriteFrame(frame):
@@ -189,7 +189,7 @@ class World:
                     assert ref not in self.answers
                     self.answers[ref] = position
 
-    def come_back(self, lose: Callable[[], None]) -> None:
+    def reconnect(self, lose: Callable[[], None]) -> None:
         lose()
         self.state.lost()
         self.server.welcome()
@@ -210,10 +210,10 @@ def check_positions(world: World) -> None:
         expected = BEFORE_ALL
         for event in world.events:
             if event == Gap(key.decode(), DISCONNECTED, BEFORE_ALL):
-                assert not expected.epoch, "only where there is no position to go on from"
+                assert not expected.epoch, "only without a position to resume from"
             elif isinstance(event, Gap) and event_of(event, key):
                 assert event.resumes_at is not None
-                assert event.reason, "every gap is one that the server told"
+                assert event.reason, "every gap was reported by the server"
                 expected = Position(event.epoch or "", event.resumes_at - 1)
             if isinstance(event, Message) and event_of(event, key):
                 assert event.offset == expected.offset + 1
@@ -229,7 +229,7 @@ WEIGHTED = STEPS + [*LINE, "publish a", "push"] * 3
 
 
 @given(st.integers(1, 8), st.integers(1, 4), st.lists(st.sampled_from(WEIGHTED), max_size=80))
-def test_every_position_comes_once_and_in_order_or_is_said_to_be_lost(limit: int, longest: int, names: list[str]) -> None:
+def test_each_position_is_delivered_once_in_order_or_reported_as_a_gap(limit: int, longest: int, names: list[str]) -> None:
     world = World(limit, longest)
     for name in names:
         world.step(name)
@@ -238,7 +238,7 @@ def test_every_position_comes_once_and_in_order_or_is_said_to_be_lost(limit: int
 
 
 @given(st.lists(st.sampled_from(["push", "push", *LINE, "cut"]), max_size=80))
-def test_a_push_is_registered_once_in_its_order_and_answered(names: list[str]) -> None:
+def test_push_is_registered_once_in_order_and_acknowledged(names: list[str]) -> None:
     world = World(1000, 3)
     for name in names:
         world.step(name)

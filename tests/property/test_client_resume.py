@@ -1,6 +1,6 @@
-"""The client's state against a model of the server, with frames under way, cuts, restores and trimmed history.
+"""The client's state against a model of the server, with frames in transit, disconnects, restores and trimmed history.
 
-Whatever happens: offsets of an epoch rise, and every offset that is missing between two messages lies in a gap that was said.
+Offsets of an epoch rise, and each offset missing between two messages is inside a reported gap.
 """
 
 from collections import deque
@@ -39,19 +39,19 @@ STREAMS = ("a", "b")
 
 
 class Server:
-    """One session that streams from two streams, as the engine serves it. `bound`: messages of a stream in one answer."""
+    """One session with two streams, like in the engine. `bound`: messages of a stream in one answer."""
 
     def __init__(self, limit: int, bound: int) -> None:
         self._rules = StreamRules(limit, 1e9)
         self._bound = bound
-        self._lives = 0
+        self._runs = 0
         self.logs: dict[str, StreamLog] = {}
         self.restart()
 
     def restart(self) -> None:
-        """Everything is lost, the session too."""
-        self._lives += 1
-        self.logs = {name: StreamLog(name, f"{name}{self._lives}", self._rules, HistoryTotals()) for name in STREAMS}
+        """Lose all data, including the session."""
+        self._runs += 1
+        self.logs = {name: StreamLog(name, f"{name}{self._runs}", self._rules, HistoryTotals()) for name in STREAMS}
         self.session = False
         self.cut()
 
@@ -72,7 +72,7 @@ class Server:
             self.held.append(registered)
 
     def abandon(self) -> None:
-        """The resume timeout is over."""
+        """Let the resume timeout expire."""
         if self.session and self.subscription.held:
             for message in self.held:
                 self._send(message)
@@ -97,12 +97,12 @@ class Server:
     def _answer(self, request: HistoryRequest | None) -> None:
         answers = [self._replay(log, request or HistoryRequest()) for log in self._all()]
         if self.subscription.held:
-            owed = [list(steps(answer)) for answer in answers]
+            pending = [list(steps(answer)) for answer in answers]
             live = [Delivered(answer.epoch, answer.tip + 1) for answer in answers]
-            self.subscription.delivered = tuple(with_sent(each, pieces) for each, pieces in zip(live, owed, strict=True))
+            self.subscription.delivered = tuple(with_sent(each, pieces) for each, pieces in zip(live, pending, strict=True))
         else:
-            owed = [self.subscription.settle(place, answer) for place, answer in enumerate(answers)]
-        for row in zip_longest(*owed):
+            pending = [self.subscription.settle(place, answer) for place, answer in enumerate(answers)]
+        for row in zip_longest(*pending):
             pieces = [piece for piece in row if piece is not None]
             for message in (message for piece in pieces for message in piece.messages):
                 self._send(message)
@@ -137,7 +137,7 @@ class Run:
         self.server = Server(limit, bound)
         self.state = ClientState()
         self.events: list[Event] = []
-        # From the beginning, so that all of a stream counts: a request by time never says what was before it.
+        # From the beginning, to cover the whole stream: a request by time does not report earlier messages.
         self.state.subscribe(IDENTIFIER, 0.0, positions=dict.fromkeys(STREAMS, BEFORE_ALL))
         self.server.welcome()
 
@@ -150,10 +150,10 @@ class Run:
             case "server reads" if self.server.to_server:
                 self.server.handle(self.server.to_server.popleft())
             case "cut":
-                self.come_back(self.server.cut)
+                self.reconnect(self.server.cut)
             case "restart":
-                self.come_back(self.server.restart)
-            case "patience ends":
+                self.reconnect(self.server.restart)
+            case "resume timeout":
                 self.server.abandon()
 
     def client_reads(self) -> None:
@@ -164,7 +164,7 @@ class Run:
                 case Yield(_, event):
                     self.events.append(event)
 
-    def come_back(self, lose: Callable[[], None]) -> None:
+    def reconnect(self, lose: Callable[[], None]) -> None:
         lose()
         self.state.lost()
         self.server.welcome()
@@ -190,12 +190,12 @@ def check(run: Run) -> None:
         assert expected.offset == log.tip
 
 
-STEPS = ["publish a", "publish b", "client reads", "server reads", "cut", "restart", "patience ends"]
+STEPS = ["publish a", "publish b", "client reads", "server reads", "cut", "restart", "resume timeout"]
 WEIGHTED = STEPS + ["publish a", "client reads", "server reads"] * 3
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.lists(st.sampled_from(WEIGHTED), max_size=80))
-def test_every_position_comes_once_and_in_order_or_is_said_to_be_lost(limit: int, bound: int, names: list[str]) -> None:
+def test_each_position_is_delivered_once_in_order_or_reported_as_a_gap(limit: int, bound: int, names: list[str]) -> None:
     run = Run(limit, bound)
     for name in names:
         run.step(name)

@@ -25,7 +25,7 @@ class Layout(NamedTuple):
     compacted: bool
 
 
-class Question(NamedTuple):
+class Query(NamedTuple):
     stream: str
     epoch: str
     first: int
@@ -41,8 +41,8 @@ layouts = st.builds(
     st.integers(1, 2),
     st.booleans(),
 )
-questions = st.builds(
-    Question,
+queries = st.builds(
+    Query,
     st.sampled_from(STREAMS),
     st.sampled_from(EPOCHS),
     st.integers(0, 30),
@@ -52,17 +52,17 @@ questions = st.builds(
 )
 
 
-@given(layouts, st.lists(questions, min_size=1, max_size=8))
-def test_a_range_read_gives_what_a_walk_over_everything_would(layout: Layout, asked: list[Question]) -> None:
+@given(layouts, st.lists(queries, min_size=1, max_size=8))
+def test_range_read_equals_a_scan_of_all_messages(layout: Layout, wanted: list[Query]) -> None:
     with TemporaryDirectory() as home:
-        everything = written(Path(home) / "archive", layout)
-        answers = asyncio.run(read(Path(home) / "archive", layout.shards, asked))
-    for question, answer in zip(asked, answers, strict=True):
-        assert answer == naive(everything, question)
+        everything = write_archive(Path(home) / "archive", layout)
+        answers = asyncio.run(read(Path(home) / "archive", layout.shards, wanted))
+    for query, answer in zip(wanted, answers, strict=True):
+        assert answer == naive(everything, query)
 
 
-def written(root: Path, layout: Layout) -> list[Registered]:
-    """Offsets of each stream and epoch are dense; time goes on by a second with each message."""
+def write_archive(root: Path, layout: Layout) -> list[Registered]:
+    """Write the archive. Offsets of each stream and epoch are dense; messages are a second apart."""
     scribe = Scribe(root, layout.shards, layout.row_group)
     everything: list[Registered] = []
     for batch in layout.batches:
@@ -76,29 +76,29 @@ def written(root: Path, layout: Layout) -> list[Registered]:
     return everything
 
 
-async def read(root: Path, shards: int, asked: list[Question]) -> list[ColdPiece]:
+async def read(root: Path, shards: int, wanted: list[Query]) -> list[ColdPiece]:
     archive = DeltaArchive(str(root), shards, lambda: 0.0, refresh=2.0)
     try:
         return [
             await archive.read(
                 each.stream, each.stream, each.epoch, each.first, each.first + each.span, each.limit, moment(each.since)
             )
-            for each in asked
+            for each in wanted
         ]
     finally:
         await archive.stop()
 
 
-def naive(everything: list[Registered], question: Question) -> ColdPiece:
-    last = question.first + question.span
+def naive(everything: list[Registered], query: Query) -> ColdPiece:
+    last = query.first + query.span
     found = [
         each
         for each in everything
-        if (each.stream, each.epoch) == (question.stream, question.epoch)
-        and question.first <= each.offset <= last
-        and each.timestamp >= moment(question.since)
+        if (each.stream, each.epoch) == (query.stream, query.epoch)
+        and query.first <= each.offset <= last
+        and each.timestamp >= moment(query.since)
     ]
-    return ColdPiece(tuple(found[: question.limit]), more=len(found) > question.limit)
+    return ColdPiece(tuple(found[: query.limit]), more=len(found) > query.limit)
 
 
 def moment(second: float) -> float:

@@ -1,4 +1,4 @@
-"""Idempotency keys against a plain list of all that were remembered."""
+"""Idempotency keys against a plain list of all stored keys."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule

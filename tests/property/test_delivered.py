@@ -1,4 +1,4 @@
-"""What was delivered on a connection, as ranges, against a plain set of every offset that was sent."""
+"""Delivered ranges of a connection against a plain set of all offsets sent."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -11,9 +11,9 @@ LENGTHS = st.integers(1, 4)
 
 
 class DeliveredMachine(RuleBasedStateMachine):
-    """A connection that joins at some offset, gets live messages, loses some of them, and asks for history.
+    """A connection that joins at some offset, receives live messages, drops some, and requests history.
 
-    `sent` is every offset of the current epoch that was sent; what is live is sent at once.
+    `sent`: all offsets of the current epoch that were sent. Live messages are sent at once.
     """
 
     @initialize(tip=st.integers(0, 8), bound=st.integers(1, 4))
@@ -45,26 +45,26 @@ class DeliveredMachine(RuleBasedStateMachine):
 
     @rule(first=st.integers(1, 40), count=LENGTHS)
     def replay(self, first: int, count: int) -> None:
-        """History is sent as far as it is owed, in a run up to the tip or to a bound."""
+        """Send the undelivered part of a history range up to the tip."""
         last = min(first + count - 1, self.tip)
         if first > last:
             return
-        owed = [offset for offset in range(first, last + 1) if self.delivered.owes(offset)]
-        assert not self.sent & set(owed)
+        undelivered = [offset for offset in range(first, last + 1) if self.delivered.owes(offset)]
+        assert not self.sent & set(undelivered)
         missing = set(range(max(first, self.delivered.horizon + 1), last + 1)) - self.sent
-        assert set(owed) == missing
+        assert set(undelivered) == missing
         self.delivered = self.delivered.plus(first, last)
-        self.sent.update(owed)
+        self.sent.update(undelivered)
 
     @invariant()
-    def nothing_is_owed_that_was_sent_and_everything_else_is(self) -> None:
+    def only_unsent_offsets_are_undelivered(self) -> None:
         if hasattr(self, "delivered"):
             known = range(self.delivered.horizon + 1, self.tip + 1)
             assert {offset for offset in known if self.delivered.owes(offset)} == set(known) - self.sent
             assert not any(self.delivered.owes(offset) for offset in range(1, self.delivered.horizon + 1))
 
     @invariant()
-    def ranges_rise_are_apart_and_few(self) -> None:
+    def ranges_are_sorted_disjoint_and_bounded(self) -> None:
         if hasattr(self, "delivered"):
             edges = [edge for low, high in self.delivered.ranges for edge in (low, high + 1)]
             assert edges == sorted(edges)

@@ -1,4 +1,4 @@
-"""Deadlines against a plain dict that is searched whole."""
+"""Deadlines against a plain dict with a full scan."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -34,16 +34,16 @@ class ExpiryMachine(RuleBasedStateMachine):
         assert self.expiry.due(now, 1000) == self.overdue(now)
         self.model = {key: deadline for key, deadline in self.model.items() if deadline > now}
 
-    @rule(now=TIMES, most=st.integers(0, 3))
-    def take_some(self, now: float, most: int) -> None:
-        taken = self.expiry.due(now, most)
-        assert len(taken) <= most
+    @rule(now=TIMES, maximum=st.integers(0, 3))
+    def take_some(self, now: float, maximum: int) -> None:
+        taken = self.expiry.due(now, maximum)
+        assert len(taken) <= maximum
         assert taken == self.overdue(now)[: len(taken)]
         for key in taken:
             del self.model[key]
 
     @invariant()
-    def the_keys_are_those_of_the_model_and_the_heap_is_bounded(self) -> None:
+    def keys_equal_the_model_and_the_heap_is_bounded(self) -> None:
         assert len(self.expiry) == len(self.model)
         assert all(key in self.expiry for key in self.model)
         assert len(self.expiry._heap) <= 2 * len(KEYS_ALL) + SLACK

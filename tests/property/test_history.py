@@ -1,4 +1,4 @@
-"""A stream's log against a plain list of everything that was ever appended."""
+"""A stream's log against a plain list of all messages ever appended."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -13,7 +13,7 @@ PAUSES = st.sampled_from([0.25, 0.5, 1.0, 2.5, 10.0])
 
 
 class HistoryMachine(RuleBasedStateMachine):
-    """The model keeps every message and works out anew, for each question, what is still kept."""
+    """The model stores every message and computes the kept ones for each query."""
 
     @initialize(limit=st.integers(0, 5), ttl=TTLS)
     def begin(self, limit: int, ttl: float) -> None:
@@ -48,7 +48,7 @@ class HistoryMachine(RuleBasedStateMachine):
         assert (self.total.messages, self.total.bytes) == (len(kept), sum(len(message.payload) for message in kept))
 
     @rule(epoch=st.sampled_from(["epoch", "", "other"]), offset=st.integers(0, 30))
-    def ask_after(self, epoch: str, offset: int) -> None:
+    def query_after(self, epoch: str, offset: int) -> None:
         tip, kept = len(self.everything), self.kept()
         answer = self.log.after(Position(epoch, offset), self.now)
         if epoch == "other" or (epoch == "" and offset > 0):
@@ -61,12 +61,12 @@ class HistoryMachine(RuleBasedStateMachine):
             assert answer == self.gap(GapReason.TRIMMED)
 
     def gap(self, reason: GapReason) -> Gap:
-        """With all that is kept behind it."""
+        """The gap, followed by all kept messages."""
         tip, kept = len(self.everything), tuple(self.kept())
         return Gap("a", reason, "epoch", self.oldest(), tip, rest=Replay("a", "epoch", tip, kept) if kept else None)
 
     @rule(ago=PAUSES)
-    def ask_since(self, ago: float) -> None:
+    def query_since(self, ago: float) -> None:
         since = self.now - ago
         wanted = [message for message in self.everything if message.timestamp >= since]
         if all(message in self.kept() for message in wanted):
@@ -75,7 +75,7 @@ class HistoryMachine(RuleBasedStateMachine):
             assert self.log.since(since, self.now) == self.gap(GapReason.TRIMMED)
 
     @rule(after=st.integers(0, 30), limit=st.integers(1, 4))
-    def ask_page(self, after: int, limit: int) -> None:
+    def query_page(self, after: int, limit: int) -> None:
         wanted = [message for message in self.kept() if message.offset > after]
         page = self.log.page(after, limit, self.now)
         assert page.messages == tuple(wanted[:limit])

@@ -1,4 +1,4 @@
-"""Rows to batches and back: every row comes back as it was."""
+"""Rows survive encoding into batches."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ PUBLICATIONS = st.builds(
     TEXTS,
     st.just(("", 0)) | st.tuples(st.just("app"), NUMBERS),
 )
-HAPPENINGS = st.builds(
+SESSION_EVENTS = st.builds(
     lambda kind, key, time, stream, detail: Row(kind, key, time, stream, sid=key, detail=detail),
     st.sampled_from([kind for kind in RowKind if kind is not RowKind.PUBLISH]),
     TEXTS,
@@ -33,8 +33,8 @@ HAPPENINGS = st.builds(
 )
 
 
-@given(rows=st.lists(PUBLICATIONS | HAPPENINGS, min_size=1, max_size=20), first=st.integers(0, 2**50))
-def test_rows_come_back_as_they_were_at_the_positions_they_got(rows: list[Row], first: int) -> None:
+@given(rows=st.lists(PUBLICATIONS | SESSION_EVENTS, min_size=1, max_size=20), first=st.integers(0, 2**50))
+def test_rows_survive_encoding_with_their_positions(rows: list[Row], first: int) -> None:
     batch, newest = encode(rows, first)
     assert list(decode(batch, 0)) == rows
     assert batch.column("position").to_pylist() == list(range(first, first + len(rows)))
@@ -42,11 +42,11 @@ def test_rows_come_back_as_they_were_at_the_positions_they_got(rows: list[Row], 
 
 
 @given(rows=st.lists(PUBLICATIONS, min_size=1, max_size=3), data=st.data())
-def test_a_message_with_one_wrong_bit_is_not_taken(rows: list[Row], data: st.DataObject) -> None:
+def test_batch_with_a_flipped_bit_is_refused(rows: list[Row], data: st.DataObject) -> None:
     message = bytearray(frame_batch(encode(rows, 7)[0], 2, 7, 0, group=3, members=1))
-    whole = frame_at(memoryview(message), 0)
-    assert whole is not None
-    assert (whole.first, whole.rows, whole.shard, whole.length) == (7, len(rows), 2, len(message))
+    frame = frame_at(memoryview(message), 0)
+    assert frame is not None
+    assert (frame.first, frame.rows, frame.shard, frame.length) == (7, len(rows), 2, len(message))
     at = data.draw(st.integers(0, len(message) - 1))
     message[at] ^= 1 << data.draw(st.integers(0, 7))
     assert frame_at(memoryview(message), 0) is None

@@ -1,4 +1,4 @@
-"""Names in order against a sorted set."""
+"""Ordered names against a sorted set."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -10,8 +10,8 @@ from ropewalk.model.rules import SlowPolicy
 
 
 @dataclass
-class Waiting:
-    """A frame, or (b"") the note that some could not be taken. `number` is the frame's own, `lost` those dropped before it."""
+class Pending:
+    """A pending frame, or (b"") a notice of dropped frames. `lost`: numbers of the frames dropped before it."""
 
     key: str | None
     frame: bytes
@@ -19,13 +19,13 @@ class Waiting:
     number: int
     lost: list[int] = field(default_factory=list)
 
-    def said(self) -> list[bytes | Skipped]:
+    def taken_as(self) -> list[bytes | Skipped]:
         notice: list[bytes | Skipped] = [Skipped(self.key, self.lost[0] - 1, self.lost[-1])] if self.lost else []
         return notice + ([self.frame] if self.frame else [])
 
 
 class OutboxMachine(RuleBasedStateMachine):
-    """The model: who waits, in order; and the keys that may skip, in the order in which they came to wait.
+    """The model: pending frames in order, and droppable keys in order of their first pending frame.
 
     Frames of a key are numbered 1, 2, 3 …, and the marks around a frame are the numbers before it and with it.
     """
@@ -35,18 +35,18 @@ class OutboxMachine(RuleBasedStateMachine):
         self.limit, self.dropped = limit, 0
         self.numbers: dict[str | None, int] = {}
         self.outbox = Outbox(limit)
-        self.line: list[Waiting] = []
+        self.line: list[Pending] = []
         self.lanes: list[str | None] = []
 
-    def lane(self, line: list[Waiting], key: str | None) -> list[Waiting]:
-        return [waiting for waiting in line if waiting.key == key and waiting.droppable]
+    def lane(self, line: list[Pending], key: str | None) -> list[Pending]:
+        return [pending for pending in line if pending.key == key and pending.droppable]
 
-    def without(self, line: list[Waiting], gone: list[Waiting]) -> list[Waiting]:
-        return [waiting for waiting in line if not any(waiting is other for other in gone)]
+    def without(self, line: list[Pending], gone: list[Pending]) -> list[Pending]:
+        return [pending for pending in line if not any(pending is other for other in gone)]
 
-    def room_for(self, new: Waiting) -> list[Waiting] | None:
-        """The line after `new` joined it, or None when there is no room for it."""
-        line, cut = list(self.line), list[tuple[Waiting, list[int]]]()
+    def room_for(self, new: Pending) -> list[Pending] | None:
+        """The queue with `new` added, or None without room for it."""
+        line, cut = list(self.line), list[tuple[Pending, list[int]]]()
         lost: list[int] = []
         if size(line) + len(new.frame) > self.limit and new.droppable:
             own = self.lane(line, new.key)
@@ -58,18 +58,18 @@ class OutboxMachine(RuleBasedStateMachine):
                 cut.append((newest, numbers(older)))
         if size(line) + len(new.frame) > self.limit:
             return None
-        for waiting, before in cut:
-            waiting.lost = before + waiting.lost
+        for pending, before in cut:
+            pending.lost = before + pending.lost
         new.lost = lost
         return [*line, new]
 
-    def refused(self, new: Waiting) -> list[Waiting]:
-        """The line with a note that `new` was dropped itself."""
+    def refused(self, new: Pending) -> list[Pending]:
+        """The queue with a notice that `new` was dropped."""
         lane = self.lane(self.line, new.key)
         if lane and not lane[-1].frame:
             lane[-1].lost.append(new.number)
             return self.line
-        return [*self.line, Waiting(new.key, b"", True, new.number, [new.number])]
+        return [*self.line, Pending(new.key, b"", True, new.number, [new.number])]
 
     @rule(key=st.sampled_from("abc"), length=st.integers(1, 45))
     def offer_droppable(self, key: str, length: int) -> None:
@@ -86,15 +86,15 @@ class OutboxMachine(RuleBasedStateMachine):
     def offer(self, key: str | None, length: int, policy: SlowPolicy) -> None:
         number = self.numbers[key] = self.numbers.get(key, 0) + 1
         frame = bytes([number % 256]) * length
-        new = Waiting(key, frame, policy is SlowPolicy.DROP, number)
-        before = len([waiting for waiting in self.line if waiting.frame])
+        new = Pending(key, frame, policy is SlowPolicy.DROP, number)
+        before = len([pending for pending in self.line if pending.frame])
         line = self.room_for(new)
         if line is None and new.droppable:
             line = self.refused(new)
         assert self.outbox.offer(key, frame, policy, number - 1, number) is (line is not None)
         if line is None:
             return
-        self.dropped += before + 1 - len([waiting for waiting in line if waiting.frame])
+        self.dropped += before + 1 - len([pending for pending in line if pending.frame])
         self.line = line
         if new.droppable and key not in self.lanes:
             self.lanes.append(key)
@@ -102,34 +102,34 @@ class OutboxMachine(RuleBasedStateMachine):
     @rule(gone=st.sets(st.sampled_from("abcd")))
     def discard(self, gone: set[str]) -> None:
         self.outbox.discard(gone)
-        self.line = [waiting for waiting in self.line if waiting.key not in gone]
+        self.line = [pending for pending in self.line if pending.key not in gone]
         self.lanes = [key for key in self.lanes if key not in gone]
 
     @rule(budget=st.integers(0, 40))
     def take(self, budget: int) -> None:
         expected: list[bytes | Skipped] = []
         while self.line and (not expected or len(self.line[0].frame) <= budget):
-            waiting = self.line.pop(0)
-            expected += waiting.said()
-            budget -= len(waiting.frame)
+            pending = self.line.pop(0)
+            expected += pending.taken_as()
+            budget -= len(pending.frame)
         self.lanes = [key for key in self.lanes if self.lane(self.line, key)]
         assert self.outbox.take(budget_of(expected, budget)) == expected
 
     @invariant()
-    def it_counts_right_and_stays_within_its_limit(self) -> None:
+    def counts_match_the_model_and_the_limit(self) -> None:
         if hasattr(self, "outbox"):
             assert self.outbox.size == size(self.line) <= self.limit
             assert bool(self.outbox) is bool(self.line)
             assert self.outbox.dropped == self.dropped
 
 
-def numbers(gone: list[Waiting]) -> list[int]:
-    """What is lost with these: what they said to be lost before them, and they themselves."""
-    return sorted({number for waiting in gone for number in (*waiting.lost, waiting.number)})
+def numbers(gone: list[Pending]) -> list[int]:
+    """Numbers lost with these frames: their own and those in their notices."""
+    return sorted({number for pending in gone for number in (*pending.lost, pending.number)})
 
 
-def size(line: list[Waiting]) -> int:
-    return sum(len(waiting.frame) for waiting in line)
+def size(line: list[Pending]) -> int:
+    return sum(len(pending.frame) for pending in line)
 
 
 def budget_of(taken: list[bytes | Skipped], left: int) -> int:

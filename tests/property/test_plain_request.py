@@ -1,4 +1,4 @@
-"""Whatever counts as a plain request is one for aiohttp's parser too, with the same fields and the same end."""
+"""Plain requests are parsed by aiohttp's parser with the same fields and the same end."""
 
 import asyncio
 
@@ -68,7 +68,7 @@ heads = st.builds(
 
 
 @given(heads)
-def test_a_plain_head_is_the_same_to_aiohttp(head: bytes) -> None:
+def test_plain_head_is_parsed_equally_by_aiohttp(head: bytes) -> None:
     plain = read_head(head, 0, head.find(HEAD_END))
     if plain is None:
         return

@@ -1,5 +1,5 @@
-"""Sessions, presence and leases in Redis against the plain code that says how they have to behave: random calls to both, in the
-same order and at the same times, have the same answers."""
+"""Sessions, presence and leases in Redis against the reference implementation: random calls to both, in the
+same order and at the same times, return the same answers."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -38,11 +38,11 @@ def redis() -> Iterator[RedisServer]:
         yield server
 
 
-class Twins:
+class Pair:
     """The same two nodes on both stores."""
 
     def __init__(self, redis: RedisServer, seed: int) -> None:
-        self.chance = Random(seed)
+        self.rng = Random(seed)
         self.clock = ManualClock()
         self.version = 0
         rules = Rulebook(StreamRules())
@@ -50,7 +50,7 @@ class Twins:
         faults.heal()
         air = Air(faults, Counts(), Random(1))
         store = LosableStore(rules, self.clock, air, max_members=MEMBERS)
-        prefix = f"twins{next(_numbers)}:"
+        prefix = f"pair{next(_numbers)}:"
         self.plain = {node: UnreliableBackend(store, air, node, lambda sid: None) for node in NODES}
         self.redis = {
             node: RedisBackend(rules, RedisAddress(redis.url), node, prefix=prefix, clock=self.clock, max_members=MEMBERS)
@@ -59,9 +59,9 @@ class Twins:
         self.leases: dict[str, dict[str, int]] = {"plain": {}, "redis": {}}
 
     async def call(self) -> str:
-        """One random call to both. Returns what differs."""
-        name = self.chance.choice(sorted(each for each in dir(self) if each.startswith("do_")))
-        node = self.chance.choice(NODES)
+        """Make one random call to both. Returns the difference."""
+        name = self.rng.choice(sorted(each for each in dir(self) if each.startswith("do_")))
+        node = self.rng.choice(NODES)
         arguments = self.draw(name, node)
         answers = []
         for kind, backend in (("plain", self.plain[node]), ("redis", self.redis[node])):
@@ -72,34 +72,34 @@ class Twins:
         return "" if answers[0] == answers[1] else f"{name} {node} {arguments}: {answers}"
 
     def draw(self, name: str, node: str) -> tuple[Any, ...]:
-        chance = self.chance
-        sid, stream = chance.choice(SIDS), chance.choice(STREAMS)
+        rng = self.rng
+        sid, stream = rng.choice(SIDS), rng.choice(STREAMS)
         if name == "do_write":
             self.version += 1
-            version = self.version if chance.random() < 0.9 else max(1, self.version - 5)
-            ttl = chance.choice((0.0, 5.0, 10.0))
-            began = chance.choice((None, self.clock.now, self.clock.now - 3))
-            snapshot = SessionSnapshot(chance.choice(IDENTITIES), {}, expires_at=float(self.version))
-            return (SessionWrite(sid, snapshot, version, ttl, chance.random() < 0.7, began),)
+            version = self.version if rng.random() < 0.9 else max(1, self.version - 5)
+            ttl = rng.choice((0.0, 5.0, 10.0))
+            began = rng.choice((None, self.clock.now, self.clock.now - 3))
+            snapshot = SessionSnapshot(rng.choice(IDENTITIES), {}, expires_at=float(self.version))
+            return (SessionWrite(sid, snapshot, version, ttl, rng.random() < 0.7, began),)
         if name == "do_save":
-            return sid, SessionSnapshot(chance.choice(IDENTITIES), {}, expires_at=chance.random()), chance.choice((3.0, 9.0))
+            return sid, SessionSnapshot(rng.choice(IDENTITIES), {}, expires_at=rng.random()), rng.choice((3.0, 9.0))
         if name == "do_take":
-            return sid, chance.choice((*SIDS, ""))
+            return sid, rng.choice((*SIDS, ""))
         if name in ("do_join", "do_leave"):
-            member = Member(chance.choice(("m", "n", "o", "p")), chance.choice((b"", b'{"a":1}', b"2")))
+            member = Member(rng.choice(("m", "n", "o", "p")), rng.choice((b"", b'{"a":1}', b"2")))
             return stream, f"{node}{sid}", member
         if name == "do_detach":
-            return f"{node}{sid}", chance.choice((0.0, 4.0, 15.0))
+            return f"{node}{sid}", rng.choice((0.0, 4.0, 15.0))
         if name == "do_adopt":
-            return f"{chance.choice(NODES)}{chance.choice(SIDS)}", f"{node}{sid}"
+            return f"{rng.choice(NODES)}{rng.choice(SIDS)}", f"{node}{sid}"
         if name == "do_pass_time":
-            self.clock.advance(chance.choice((0.5, 1.0, 3.0, 7.0)))
+            self.clock.advance(rng.choice((0.5, 1.0, 3.0, 7.0)))
         return {
             "do_peek": (sid,),
-            "do_revoke": (chance.choice(IDENTITIES),),
-            "do_expired": (chance.choice((1, 3, 10)),),
-            "do_page": (stream, chance.choice(("", "m", "n"))),
-            "do_renew": (chance.sample(SIDS, 2),),
+            "do_revoke": (rng.choice(IDENTITIES),),
+            "do_expired": (rng.choice((1, 3, 10)),),
+            "do_page": (stream, rng.choice(("", "m", "n"))),
+            "do_renew": (rng.sample(SIDS, 2),),
         }.get(name, ())
 
     async def do_write(self, kind: str, backend: Backend, node: str, write: SessionWrite) -> Any:
@@ -119,17 +119,17 @@ class Twins:
         return sorted(await backend.sessions.revoke(ids), key=lambda pair: pair[0])
 
     async def do_expired(self, kind: str, backend: Backend, node: str, limit: int) -> Any:
-        """Which of those that are due come first is not promised."""
+        """The order of sessions that are due is not defined."""
         return len(await backend.sessions.expired(limit))
 
-    async def do_renew(self, kind: str, backend: Backend, node: str, heard: list[str]) -> Any:
-        """A lease begins anew on both or on neither. What ended with the former one is ended by the sweep at the latest."""
+    async def do_renew(self, kind: str, backend: Backend, node: str, live_sids: list[str]) -> Any:
+        """Both or neither start a new lease. State of the former lease is removed by the sweep at the latest."""
         assert backend.leases is not None
         await backend.sweep()
-        renewal = await backend.leases.renew(6.0, heard)
-        anew = self.leases[kind].get(node) != renewal.lease
+        renewal = await backend.leases.renew(6.0, live_sids)
+        is_new = self.leases[kind].get(node) != renewal.lease
         self.leases[kind][node] = renewal.lease
-        return anew, sorted(renewal.taken, key=lambda taken: taken.sid)
+        return is_new, sorted(renewal.taken, key=lambda taken: taken.sid)
 
     async def do_pass_time(self, kind: str, backend: Backend, node: str) -> Any:
         await backend.sweep()
@@ -158,13 +158,13 @@ class Twins:
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.tier("all")) for seed in range(2, 8))])
 async def test_random_calls_have_the_same_answers(seed: int, redis: RedisServer) -> None:
-    twins = Twins(redis, seed)
-    backends: list[Backend] = [*twins.plain.values(), *twins.redis.values()]
+    pair = Pair(redis, seed)
+    backends: list[Backend] = [*pair.plain.values(), *pair.redis.values()]
     for backend in backends:
         await backend.start()
     try:
         for number in range(CALLS):
-            assert not (difference := await twins.call()), f"call {number}: {difference}"
+            assert not (difference := await pair.call()), f"call {number}: {difference}"
     finally:
         for backend in backends:
             await backend.stop()

@@ -1,5 +1,5 @@
-"""Streams in Redis against those in memory: random calls to both, in the same order and at the same times, have the same
-answers up to the names of epochs."""
+"""Streams in Redis against those in memory: random calls to both, in the same order and at the same times, return the same
+answers except for the names of epochs."""
 
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -39,7 +39,7 @@ def redis() -> Iterator[RedisServer]:
 
 
 class Epochs:
-    """Epochs of one store by the order in which they were seen."""
+    """Numbers the epochs of one store in order of appearance."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {"": 0}
@@ -69,12 +69,12 @@ class Epochs:
         ]
 
 
-class Twins:
+class Pair:
     def __init__(self, redis: RedisServer, seed: int) -> None:
-        self.chance = Random(seed)
+        self.rng = Random(seed)
         self.clock = ManualClock()
         rules = Rulebook(StreamRules(history_limit=5, history_ttl=20.0), RULES)
-        prefix = f"twins{next(_numbers)}:"
+        prefix = f"pair{next(_numbers)}:"
         plain = MemoryBackend(rules, self.clock, dedup_ttl=30.0)
         real = [
             RedisBackend(rules, RedisAddress(redis.url), node, dedup_ttl=30.0, prefix=prefix, clock=self.clock)
@@ -87,10 +87,10 @@ class Twins:
         self.sequence = 0
 
     async def call(self) -> str:
-        name = self.chance.choice(("append", "append", "append", "replay", "replay", "since", "page", "summaries", "time"))
+        name = self.rng.choice(("append", "append", "append", "replay", "replay", "since", "page", "summaries", "time"))
         arguments = getattr(self, f"draw_{name}")()
         answers = []
-        for place, backend in enumerate((self.plain, self.chance.choice(self.real))):
+        for place, backend in enumerate((self.plain, self.rng.choice(self.real))):
             try:
                 answers.append(await getattr(self, name)(place, backend, *arguments))
             except PartitionChanged as error:
@@ -99,23 +99,23 @@ class Twins:
 
     def draw_append(self) -> tuple[Any, ...]:
         self.receipts: list[list[Receipt]] = []
-        return ([self.publication() for _ in range(self.chance.choice((1, 1, 2, 8)))],)
+        return ([self.publication() for _ in range(self.rng.choice((1, 1, 2, 8)))],)
 
     def publication(self) -> Publication:
-        chance = self.chance
-        producer = chance.choice(("", "", "p", "q"))
-        if producer and chance.random() < 0.8:
-            self.sequence += chance.choice((1, 2))
+        rng = self.rng
+        producer = rng.choice(("", "", "p", "q"))
+        if producer and rng.random() < 0.8:
+            self.sequence += rng.choice((1, 2))
         return Publication(
-            chance.choice(STREAMS),
-            b"%d" % chance.randrange(10**6),
-            exclude_socket=chance.choice(("", "sid")),
-            broadcast_type=chance.choice(("", "kind")),
-            transient=chance.random() < 0.1,
-            uid=chance.choice(("", "", "u", "v", f"u{chance.randrange(20)}")),
+            rng.choice(STREAMS),
+            b"%d" % rng.randrange(10**6),
+            exclude_socket=rng.choice(("", "sid")),
+            broadcast_type=rng.choice(("", "kind")),
+            transient=rng.random() < 0.1,
+            uid=rng.choice(("", "", "u", "v", f"u{rng.randrange(20)}")),
             producer=producer,
-            sequence=max(0, self.sequence - chance.choice((0, 0, 1))) if producer else 0,
-            partition_key=chance.choice(("", "", "", "", "k")),
+            sequence=max(0, self.sequence - rng.choice((0, 0, 1))) if producer else 0,
+            partition_key=rng.choice(("", "", "", "", "k")),
         )
 
     async def append(self, place: int, backend: Backend, batch: list[Publication]) -> Any:
@@ -128,9 +128,9 @@ class Twins:
         return [self.epochs[place].receipt(receipt) for receipt in receipts]
 
     def draw_replay(self) -> tuple[Any, ...]:
-        stream, positions = self.chance.choice(self.given) if self.given else ("a", (Position("", 0),) * 2)
-        ahead, nowhere = self.chance.choice((0, 0, 0, 1, 100)), self.chance.random() < 0.1
-        return stream, [Position("", 0) if nowhere else Position(each.epoch, each.offset + ahead) for each in positions]
+        stream, positions = self.rng.choice(self.given) if self.given else ("a", (Position("", 0),) * 2)
+        ahead, at_start = self.rng.choice((0, 0, 0, 1, 100)), self.rng.random() < 0.1
+        return stream, [Position("", 0) if at_start else Position(each.epoch, each.offset + ahead) for each in positions]
 
     async def replay(self, place: int, backend: Backend, stream: str, positions: list[Position]) -> Any:
         tip = await backend.streams.tip(stream)
@@ -139,13 +139,13 @@ class Twins:
         return answer, self.epochs[place].of(tip.epoch), tip.offset, key
 
     def draw_since(self) -> tuple[Any, ...]:
-        return self.chance.choice(STREAMS), self.clock.now - self.chance.choice((0.0, 1.0, 5.0, 30.0))
+        return self.rng.choice(STREAMS), self.clock.now - self.rng.choice((0.0, 1.0, 5.0, 30.0))
 
     async def since(self, place: int, backend: Backend, stream: str, timestamp: float) -> Any:
         return self.epochs[place].answer(await backend.streams.since(stream, timestamp))
 
     def draw_page(self) -> tuple[Any, ...]:
-        return self.chance.choice(STREAMS), self.chance.randrange(30), self.chance.choice((1, 3, 100))
+        return self.rng.choice(STREAMS), self.rng.randrange(30), self.rng.choice((1, 3, 100))
 
     async def page(self, place: int, backend: Backend, stream: str, after: int, limit: int) -> Any:
         page = await backend.streams.page(stream, after, limit)
@@ -155,14 +155,14 @@ class Twins:
         return epochs.of(page.epoch), page.tip, page.oldest, epochs.messages(page.messages), page.next_offset
 
     def draw_summaries(self) -> tuple[Any, ...]:
-        return (self.chance.choice(("", "b")), self.chance.choice((1, 10)))
+        return (self.rng.choice(("", "b")), self.rng.choice((1, 10)))
 
     async def summaries(self, place: int, backend: Backend, after: str, limit: int) -> Any:
         found = await backend.streams.summaries(after, limit)
         return [(each.stream, self.epochs[place].of(each.epoch), each.tip, each.oldest, each.kept) for each in found]
 
     def draw_time(self) -> tuple[Any, ...]:
-        self.clock.advance(self.chance.choice((1.0, 1.0, 5.0, 15.0, 31.0, 400.0)))
+        self.clock.advance(self.rng.choice((1.0, 1.0, 5.0, 15.0, 31.0, 400.0)))
         return ()
 
     async def time(self, place: int, backend: Backend) -> Any:
@@ -177,12 +177,12 @@ def _at(receipt: Receipt) -> Position:
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.tier("all")) for seed in range(2, 8))])
 async def test_random_calls_have_the_same_answers(seed: int, redis: RedisServer) -> None:
-    twins = Twins(redis, seed)
-    for backend in twins.backends:
+    pair = Pair(redis, seed)
+    for backend in pair.backends:
         await backend.start()
     try:
         for number in range(CALLS):
-            assert not (difference := await twins.call()), f"call {number}: {difference}"
+            assert not (difference := await pair.call()), f"call {number}: {difference}"
     finally:
-        for backend in twins.backends:
+        for backend in pair.backends:
             await backend.stop()

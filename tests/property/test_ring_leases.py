@@ -1,5 +1,5 @@
-"""Rings that are cut in any way, between nodes and between nodes and the store: nobody who was declared lost registers
-anything, and dead nodes are declared where enough of the others go on."""
+"""Rings with partitions between nodes and between nodes and the store: no node declared lost registers
+anything, and dead nodes are declared lost if enough nodes remain."""
 
 from dataclasses import dataclass, field
 
@@ -11,22 +11,22 @@ from ropewalk.core.ring_leases import LEASE_SECONDS, RENEW_SECONDS, Watch, pause
 from ropewalk.model.ring import MemberLease, RingMember, SeenLeases
 
 TICK = 0.5
-NOTICE_SECONDS = 6.0  # until a link that is cut is known to be lost
-ANSWER_SECONDS = 3.0  # until a store that does not answer is given up
+NOTICE_SECONDS = 6.0  # until a broken link is noticed
+ANSWER_SECONDS = 3.0  # until a request to an unreachable store times out
 SECONDS = 60.0
 
 
 @dataclass
 class Node:
-    """One that looks at the leases, as `LeasedMembers` does."""
+    """A node that observes the leases, like `LeasedMembers`."""
 
     name: str
     look_at: float
-    answer_at: float | None = None  # of a store that will not answer
+    answer_at: float | None = None  # timeout of a request to an unreachable store
     alive: bool = True
     paused: str = ""
     ended: bool = False
-    members: list[RingMember] = field(default_factory=list)  # as it knows them
+    members: list[RingMember] = field(default_factory=list)  # in its view
     lease: MemberLease = field(init=False)
     watch: Watch = field(init=False)
 
@@ -37,8 +37,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Cut:
-    """At some time, and for ever: these nodes lose the store, these pairs of nodes their link; these nodes die, and these are
-    stopped in order."""
+    """A permanent fault: nodes lose the store, pairs of nodes lose their link, nodes die, and nodes are
+    stopped."""
 
     time: float
     storeless: frozenset[str]
@@ -55,13 +55,13 @@ class Simulation:
         for node in self.nodes.values():
             node.members = [RingMember(name, "") for name in names]
         self._stored: dict[str, tuple[MemberLease, float]] = {}
-        self._broken: dict[tuple[str, str], float] = {}  # when the link from one node to another was cut
+        self._broken: dict[tuple[str, str], float] = {}  # when the link from one node to another broke
         self._storeless: set[str] = set()
         self.declared: set[str] = set()
 
     def run(self, until: float = SECONDS) -> None:
         now = 0.0
-        while now < until and all(self.nodes[name].ended for name in self.declared):  # no process comes back
+        while now < until and all(self.nodes[name].ended for name in self.declared):  # processes do not restart
             for cut in self._cuts:
                 if cut.time == now:
                     self._apply(cut)
@@ -97,7 +97,7 @@ class Simulation:
         away = self._away(node.name, now)
         linked = [name for name, seconds in away.items() if not seconds]
         for other in (self.nodes[name] for name in linked if (node.name, name) not in self._broken):
-            node.members = [member for member in node.members if member in other.members]  # they tell each other
+            node.members = [member for member in node.members if member in other.members]  # linked nodes share their views
         if node.answer_at is not None and now >= node.answer_at:
             node.watch.missed()
             node.answer_at, node.look_at = None, now + RENEW_SECONDS
@@ -119,7 +119,7 @@ class Simulation:
             self.declared.add(name)
             node.members = [member for member in node.members if member.name != name]
             lost = self.nodes[name]
-            assert not lost.alive or lost.paused, f"{node.name} declares {name} lost, which goes on"
+            assert not lost.alive or lost.paused, f"{node.name} declares {name} lost, which still runs"
 
 
 @st.composite
@@ -145,12 +145,12 @@ def simulations(draw: st.DrawFn) -> Simulation:
 
 
 @given(simulations())
-def test_whoever_is_declared_lost_is_dead_or_registers_nothing(simulation: Simulation) -> None:
+def test_node_declared_lost_is_dead_or_paused(simulation: Simulation) -> None:
     simulation.run()
 
 
 @given(st.integers(2, 5), st.data())
-def test_half_of_a_ring_may_die_and_is_declared(size: int, data: st.DataObject) -> None:
+def test_up_to_half_of_a_ring_may_die_and_is_declared_lost(size: int, data: st.DataObject) -> None:
     names = "abcde"[:size]
     dead = frozenset(data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=size // 2)))
     delays = {(one, other): NOTICE_SECONDS for one in names for other in names}
@@ -160,7 +160,7 @@ def test_half_of_a_ring_may_die_and_is_declared(size: int, data: st.DataObject) 
 
 
 @given(st.integers(2, 5), st.data())
-def test_all_but_one_may_be_stopped_and_are_declared_before_a_lease_would_end(size: int, data: st.DataObject) -> None:
+def test_all_but_one_node_may_be_stopped_and_are_declared_within_the_lease(size: int, data: st.DataObject) -> None:
     names = "abcde"[:size]
     stopped = frozenset(data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=size - 1)))
     delays = {(one, other): 0.0 for one in names for other in names}

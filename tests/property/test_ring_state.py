@@ -1,7 +1,7 @@
-"""Rings of nodes that come, go, crash and lose their links, as a simulation over `RingState` alone.
+"""A simulation of `RingState`: nodes join, leave, crash and lose their links.
 
-Whatever happens, a position of an epoch is given once. Without a crash nothing is lost, and no shard is ever served twice. And
-once all is quiet every shard is served by its owner.
+A position of an epoch is assigned once. Without a crash nothing is lost, and no shard is served twice. Once
+all messages are delivered, every shard is served by its owner.
 """
 
 from collections import deque
@@ -17,11 +17,11 @@ from ropewalk.model.ring import AddNode, Possession, RingMember, RingNews
 SHARDS = 5
 NAMES = "abcde"
 FOUNDERS = "abc"
-"""Nodes that begin the ring have the same settings; whoever comes later need only know one of them."""
+"""Founding nodes have the same settings; later nodes need the address of one of them."""
 
 
 class Log:
-    """The content of a shard: its epoch, and how many positions were given in it."""
+    """The content of a shard: its epoch and the number of assigned positions."""
 
     def __init__(self, epoch: int, tip: int = 0) -> None:
         self.epoch, self.tip = epoch, tip
@@ -43,11 +43,11 @@ class World:
         self.nodes: dict[str, SimulatedNode] = {}
         self.disks: dict[str, tuple[RingNews, dict[int, Log]]] = {}
         self.links: dict[tuple[str, str], deque[tuple[str, object]]] = {}
-        self.given: set[tuple[int, int]] = set()
+        self.assigned: set[tuple[int, int]] = set()
         self.epochs = self.changes = 0
         self.crashed = False
 
-    # --- what happens to it
+    # --- events
 
     def start(self, name: str, seeds: str) -> None:
         if name in self.nodes:
@@ -64,14 +64,14 @@ class World:
     def connect(self, one: str, other: str) -> None:
         if one == other or one not in self.nodes or other not in self.nodes or (one, other) in self.links:
             return
-        for sender, hearer in ((one, other), (other, one)):
-            self.links[sender, hearer] = deque([("news", self.nodes[sender].state.news)])
+        for sender, receiver in ((one, other), (other, one)):
+            self.links[sender, receiver] = deque([("news", self.nodes[sender].state.news)])
 
     def cut(self, one: str, other: str) -> None:
-        for sender, hearer in ((one, other), (other, one)):
-            if self.links.pop((sender, hearer), None) is None:
+        for sender, receiver in ((one, other), (other, one)):
+            if self.links.pop((sender, receiver), None) is None:
                 continue
-            node = self.nodes[hearer]
+            node = self.nodes[receiver]
             node.state.lost_sight_of(sender)
             node.sending = {shard: target for shard, target in node.sending.items() if target != sender}
 
@@ -92,32 +92,32 @@ class World:
             state.make(state.removal(str(self.changes), name, name in self.nodes, lost=name not in self.nodes))
         except Conflict:
             return
-        self.tell(self.nodes[at])
+        self.broadcast_news(self.nodes[at])
 
     def publish(self, name: str) -> None:
         node = self.nodes.get(name)
         for shard, log in node.logs.items() if node is not None else ():
             if node is not None and node.state.serves(shard) and shard not in node.sending:
                 log.tip += 1
-                assert (log.epoch, log.tip) not in self.given, "a position was given twice"
-                self.given.add((log.epoch, log.tip))
+                assert (log.epoch, log.tip) not in self.assigned, "a position was assigned twice"
+                self.assigned.add((log.epoch, log.tip))
                 self.save(node)
 
-    def deliver(self, sender: str, hearer: str) -> None:
-        queue = self.links.get((sender, hearer))
+    def deliver(self, sender: str, receiver: str) -> None:
+        queue = self.links.get((sender, receiver))
         if not queue:
             return
         kind, body = queue.popleft()
-        node = self.nodes[hearer]
+        node = self.nodes[receiver]
         match kind, body:
             case "news", RingNews() as news:
                 if node.state.hear(sender, news):
-                    self.tell(node)
+                    self.broadcast_news(node)
             case "content", (int() as shard, Possession() as possession, Log() as log):
                 node.state.arriving(shard)
                 node.staged[shard] = log
                 node.state.arrived(shard, possession)
-                queue_back = self.links.get((hearer, sender))
+                queue_back = self.links.get((receiver, sender))
                 if queue_back is not None:
                     queue_back.append(("complete", shard))
             case "complete", int() as shard:
@@ -125,12 +125,12 @@ class World:
                     node.state.given(shard, sender)
                     node.logs.pop(shard)
                     self.save(node)
-                    self.tell(node)
+                    self.broadcast_news(node)
         self.act(node)
 
-    # --- what a node does by itself
+    # --- actions of a node
 
-    def tell(self, node: SimulatedNode) -> None:
+    def broadcast_news(self, node: SimulatedNode) -> None:
         self.save(node)
         for (sender, _), queue in self.links.items():
             if sender == node.state.me:
@@ -166,20 +166,20 @@ class World:
                 log = Log(node.logs[shard].epoch, node.logs[shard].tip)
                 queue.append(("content", (shard, state.possession(shard), log)))
         if state.news != before:
-            self.tell(node)
+            self.broadcast_news(node)
 
-    # --- what must hold
+    # --- checks
 
     def check(self) -> None:
         for shard in range(SHARDS):
             serving = [node for node in self.nodes.values() if node.state.serves(shard)]
             epochs = [node.logs[shard].epoch for node in serving]
-            assert len(set(epochs)) == len(epochs), "two nodes give positions in one epoch"
+            assert len(set(epochs)) == len(epochs), "two nodes assign positions in one epoch"
             if not self.crashed:
                 assert len(serving) <= 1, "two nodes serve one shard"
 
     def settle(self) -> None:
-        """Everybody lives, all links stand, and all that is said arrives."""
+        """Start all nodes, connect all links, and deliver all messages."""
         names = {member.name for node in self.nodes.values() for member in node.state.table.members}
         for name in sorted(names | self.nodes.keys() | set(FOUNDERS)):
             self.start(name, FOUNDERS)
@@ -194,7 +194,7 @@ class World:
                 self.deliver(*link)
             self.check()
         else:
-            raise AssertionError("the nodes never stop talking")
+            raise AssertionError("the nodes never stop sending")
         news = [node.state.news for node in self.nodes.values()]
         assert all(each == news[0] for each in news)
         for shard, owner in enumerate(news[0].table.owners):
@@ -213,17 +213,17 @@ steps = st.one_of(
     st.tuples(st.just("publish"), names),
     st.tuples(st.just("remove"), names, names),
     st.tuples(
-        st.just("quiet"),
+        st.just("deliver all"),
     ),
 )
 crashes = st.one_of(steps, steps, steps, st.tuples(st.just("crash"), names))
 
 
-def _run(world: World, happened: list[tuple[str, ...]]) -> None:
+def _run(world: World, events: list[tuple[str, ...]]) -> None:
     for name in FOUNDERS:
         world.start(name, FOUNDERS)
-    for step, *arguments in happened:
-        if step == "quiet":
+    for step, *arguments in events:
+        if step == "deliver all":
             for _ in range(20):
                 for link in list(world.links):
                     world.deliver(*link)
@@ -234,26 +234,26 @@ def _run(world: World, happened: list[tuple[str, ...]]) -> None:
 
 
 @given(st.lists(steps, max_size=60))
-def test_without_a_crash_a_shard_is_served_once_and_keeps_its_epoch(happened: list[tuple[str, ...]]) -> None:
+def test_shard_is_served_once_and_keeps_its_epoch_without_a_crash(events: list[tuple[str, ...]]) -> None:
     world = World(journal=False)
-    _run(world, happened)
+    _run(world, events)
     assert world.epochs == SHARDS
 
 
 @given(st.lists(crashes, max_size=60), st.booleans())
-def test_whatever_crashes_no_position_is_given_twice(happened: list[tuple[str, ...]], journal: bool) -> None:
-    _run(World(journal), happened)
+def test_no_position_is_assigned_twice_with_crashes(events: list[tuple[str, ...]], journal: bool) -> None:
+    _run(World(journal), events)
 
 
-def test_a_node_that_knows_nobody_begins_nothing() -> None:
+def test_node_without_links_begins_no_shard() -> None:
     world = World(journal=False)
     world.start("b", FOUNDERS)
     world.publish("b")
-    assert not world.given
+    assert not world.assigned
     assert world.nodes["b"].state.to_begin() == []
 
 
-def test_what_has_come_whole_is_served_and_not_begun_anew() -> None:
+def test_arrived_shard_is_served_and_not_begun_again() -> None:
     table = first_table([RingMember("a", "a:1")], 1)
     state = RingState("b", table, [Possession(0, 0, "a")])
     state.arrived(0, Possession(0, 0, "a"))
@@ -263,5 +263,5 @@ def test_what_has_come_whole_is_served_and_not_begun_anew() -> None:
     assert state.to_begin() == []
 
 
-def test_of_two_possessions_the_later_one_counts() -> None:
+def test_later_possession_wins() -> None:
     assert Possession(0, 3, "a") < Possession(0, 4, "a") < Possession(1, 0, "a")

@@ -1,4 +1,4 @@
-"""Tables of a ring: balance, how little moves, and that nodes which hear of the same changes end with the same table."""
+"""Ring tables: balance, minimal moves, and convergence of nodes that receive the same changes."""
 
 from math import ceil
 
@@ -26,7 +26,7 @@ def ring(size: int, shards: int) -> RingTable:
 
 @st.composite
 def tables(draw: st.DrawFn) -> RingTable:
-    """As they come about: from the first table, by nodes that come and go."""
+    """Tables reached from the first one by joining and leaving nodes."""
     table = ring(draw(st.integers(1, 6)), draw(st.integers(1, 70)))
     for name in draw(st.lists(st.sampled_from(NAMES), max_size=12)):
         if table.member(name) is None:
@@ -37,14 +37,14 @@ def tables(draw: st.DrawFn) -> RingTable:
 
 
 @given(tables())
-def test_no_member_owns_two_shards_more_than_another(table: RingTable) -> None:
+def test_shard_counts_of_members_differ_by_at_most_one(table: RingTable) -> None:
     owned = loads(table).values()
     assert sum(owned) == table.shards
     assert max(owned) - min(owned) <= 1
 
 
 @given(tables())
-def test_a_node_that_comes_takes_its_share_and_nothing_else_moves(table: RingTable) -> None:
+def test_joining_node_takes_its_share_and_no_other_shard_moves(table: RingTable) -> None:
     after = joined(table, member("z"))
     moved = moves(table, after)
     assert {move.target for move in moved} <= {"z"}
@@ -53,7 +53,7 @@ def test_a_node_that_comes_takes_its_share_and_nothing_else_moves(table: RingTab
 
 
 @given(tables(), st.data(), st.booleans())
-def test_of_a_node_that_leaves_exactly_its_shards_move(table: RingTable, data: st.DataObject, at_once: bool) -> None:
+def test_only_the_shards_of_a_leaving_node_move(table: RingTable, data: st.DataObject, at_once: bool) -> None:
     name = data.draw(st.sampled_from([each.name for each in table.members]))
     if len(table.members) == 1:
         with pytest.raises(Conflict):
@@ -68,47 +68,45 @@ def test_of_a_node_that_leaves_exactly_its_shards_move(table: RingTable, data: s
 
 
 @given(st.permutations(NAMES[:6]), st.integers(1, 70))
-def test_the_order_of_the_settings_does_not_matter(names: list[str], shards: int) -> None:
+def test_order_of_the_settings_does_not_matter(names: list[str], shards: int) -> None:
     assert first_table(map(member, names), shards) == ring(6, shards)
 
 
 @given(tables())
-def test_a_table_is_read_back_as_it_was_written(table: RingTable) -> None:
+def test_table_survives_encoding(table: RingTable) -> None:
     assert msgspec.json.decode(msgspec.json.encode(table), type=RingTable) == table
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(table), type=RingTable) == table
 
 
 @given(tables(), st.lists(st.sampled_from(NAMES), min_size=2, max_size=5, unique=True), st.permutations(range(5)))
-def test_of_any_tables_the_same_one_counts_in_whichever_order_they_come(
-    table: RingTable, names: list[str], order: list[int]
-) -> None:
-    rivals = [joined(table, RingMember(name, "elsewhere:1")) for name in names]
-    shuffled = [rivals[place] for place in order if place < len(rivals)]
-    assert _counting(rivals) == _counting(shuffled)
-    assert newer(_counting(rivals), table) == _counting(rivals)
+def test_same_table_wins_in_any_order(table: RingTable, names: list[str], order: list[int]) -> None:
+    candidates = [joined(table, RingMember(name, "elsewhere:1")) for name in names]
+    shuffled = [candidates[place] for place in order if place < len(candidates)]
+    assert _winner(candidates) == _winner(shuffled)
+    assert newer(_winner(candidates), table) == _winner(candidates)
 
 
-def _counting(tables: list[RingTable]) -> RingTable:
-    counts = tables[0]
+def _winner(tables: list[RingTable]) -> RingTable:
+    winner = tables[0]
     for table in tables[1:]:
-        counts = newer(counts, table)
-    return counts
+        winner = newer(winner, table)
+    return winner
 
 
-def test_a_node_with_another_address_moves_nothing_whoever_has_one_shard_more() -> None:
+def test_changed_address_moves_no_shard() -> None:
     table = replace(ring(3, 4), owners=("a", "b", "c", "c"))
     after = joined(table, RingMember("b", "elsewhere:1"))
     assert after.owners == table.owners
     assert after.member("b") == RingMember("b", "elsewhere:1")
 
 
-def test_a_change_is_made_once() -> None:
+def test_change_is_applied_once() -> None:
     table = ring(3, 8)
     change = AddNode("1", member("d"))
     assert changed(changed(table, change), change) == changed(table, change)
 
 
-def test_shards_that_are_declared_lost_twice_begin_anew_once() -> None:
+def test_shards_declared_lost_twice_begin_one_generation() -> None:
     table = ring(3, 8)
     lost = tuple(Lost(shard, 1) for shard, owner in enumerate(table.owners) if owner == "b")
     once = changed(table, RemoveNode("1", "b", lost))
@@ -117,19 +115,19 @@ def test_shards_that_are_declared_lost_twice_begin_anew_once() -> None:
 
 
 @given(st.data(), st.integers(2, 5))
-def test_changes_that_nodes_make_at_once_are_all_in_the_table_they_agree_on(data: st.DataObject, size: int) -> None:
+def test_concurrent_changes_are_all_in_the_agreed_table(data: st.DataObject, size: int) -> None:
     table = ring(size, 16)
     begun = (Possession(0, 0, "a"),) * table.shards
     states = [RingState(each.name, table, begun) for each in table.members]
     steps = data.draw(st.lists(st.tuples(st.integers(0, size - 1), st.integers(0, size - 1), st.booleans()), max_size=30))
     made: list[RingChange] = []
-    for sender, hearer, makes in steps:
+    for sender, receiver, makes in steps:
         terms = [state.table.term for state in states]
         if makes:
             made.append(AddNode(f"{len(made)}", RingMember(f"n{len(made)}", "x:1")))
             states[sender].make(made[-1])
         else:
-            states[hearer].hear(states[sender].me, states[sender].news)
+            states[receiver].hear(states[sender].me, states[sender].news)
         assert all(state.table.term >= term for state, term in zip(states, terms, strict=True))
     for _ in range(2 * len(made) + 2):
         for sender_state in states:

@@ -1,4 +1,4 @@
-"""The roster against one flat dict of who holds what; events are the difference of the sets before and after."""
+"""The roster against one flat dict of holds; events are the difference of the members before and after."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -24,7 +24,7 @@ class RosterMachine(RuleBasedStateMachine):
         self.deadlines: dict[str, float] = {}
 
     def change(self, holds: Holds) -> list[PresenceEvent]:
-        """Take these holds as the new truth and say what others must hear: leaves, then joins."""
+        """Apply the new holds and return the expected events: leaves, then joins."""
         before, after = present(self.holds), present(holds)
         self.holds = holds
         self.deadlines = {sid: at for sid, at in self.deadlines.items() if any(sid == held for _, held in holds)}
@@ -78,15 +78,15 @@ class RosterMachine(RuleBasedStateMachine):
 
     @rule(stream=STREAMS, after=st.sampled_from(["", "m1", "m2", "m4"]), limit=st.integers(1, 3))
     def page(self, stream: str, after: str, limit: int) -> None:
-        everybody = sorted(member for where, member in present(self.holds) if where == stream)
-        wanted = [member for member in everybody if member > after]
+        all_members = sorted(member for where, member in present(self.holds) if where == stream)
+        wanted = [member for member in all_members if member > after]
         page = self.roster.page(stream, after, limit)
-        assert page.total == len(everybody)
+        assert page.total == len(all_members)
         assert page.members == tuple(self.infos[stream, member] for member in wanted[:limit])
         assert page.next_id == (wanted[limit - 1] if len(wanted) > limit else None)
 
     @invariant()
-    def it_counts_right_and_keeps_nothing_else(self) -> None:
+    def counts_match_the_model_and_no_state_is_left(self) -> None:
         assert self.roster.members == len(present(self.holds))
         assert set(self.roster._sets) == {stream for stream, _ in self.holds}
         assert set(self.roster._held) == {sid for _, sid in self.holds}

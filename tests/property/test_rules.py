@@ -1,4 +1,4 @@
-"""The rulebook against a walk through the patterns."""
+"""The rulebook against a linear search of the patterns."""
 
 from fnmatch import fnmatchcase
 
@@ -20,7 +20,7 @@ DEFAULT = StreamRules(history_limit=77, history_ttl=88.0)
 
 
 @given(st.lists(RULES, max_size=4), st.lists(st.text("ab/", max_size=4), max_size=8))
-def test_each_stream_obeys_the_first_pattern_that_matches_it(rules: list[StreamRule], streams: list[str]) -> None:
+def test_first_matching_pattern_applies_to_each_stream(rules: list[StreamRule], streams: list[str]) -> None:
     rulebook = Rulebook(DEFAULT, rules)
     for stream in [*streams, *streams]:
         first = next((rule for rule in rules if fnmatchcase(stream, rule.pattern)), StreamRule(""))

@@ -1,5 +1,5 @@
-"""Shards that move back and forth between two stores, against a store that keeps everything: random calls to both, in the same
-order and at the same times, have the same answers, and nobody is told anything else."""
+"""Shards that move between two stores against a store that keeps all of them: random calls to both, in the same
+order and at the same times, return the same answers and send the same messages."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -25,8 +25,8 @@ IDENTITIES = ("bo", "cy")
 CALLS = 400
 
 
-class Told:
-    """What a store tells, by stream and by node."""
+class SentMessages:
+    """Messages sent by a store, by stream and by node."""
 
     def __init__(self) -> None:
         self.messages: dict[str, list[Registered]] = {}
@@ -40,23 +40,23 @@ class Told:
         self.orders.append((node, order))
 
 
-class Twins:
-    """`whole` has everything; each shard is in one of the `halves`."""
+class Pair:
+    """`whole` has all shards; each shard is also in one of the `halves`."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = Random(seed)
+        self.rng = Random(seed)
         self.clock = ManualClock()
         self.step = self.version = 0
         self.sequences = [0]
         self.sids = [f"sid{number}" for number in range(18)]
-        self.told = {"whole": Told(), "halves": Told()}
-        self.whole = self._store(self.told["whole"])
-        self.halves = [self._store(self.told["halves"]) for _ in range(2)]
-        self.place = [self.chance.randrange(2) for _ in range(SHARDS)]
+        self.sent = {"whole": SentMessages(), "halves": SentMessages()}
+        self.whole = self._store(self.sent["whole"])
+        self.halves = [self._store(self.sent["halves"]) for _ in range(2)]
+        self.place = [self.rng.randrange(2) for _ in range(SHARDS)]
 
-    def _store(self, told: Told) -> SharedStore:
+    def _store(self, sent: SentMessages) -> SharedStore:
         rules = Rulebook(StreamRules(history_limit=5, history_ttl=20.0))
-        store = SharedStore(rules, self.clock, told, presence_ttl=4.0, dedup_ttl=15.0, idle_factor=1.0, shards=SHARDS)
+        store = SharedStore(rules, self.clock, sent, presence_ttl=4.0, dedup_ttl=15.0, idle_factor=1.0, shards=SHARDS)
         store.memory._table._new_epoch = lambda: f"epoch{self.step}"
         return store
 
@@ -75,39 +75,39 @@ class Twins:
 
     async def call(self) -> None:
         self.step += 1
-        name = self.chance.choice(sorted(each for each in dir(self) if each.startswith("do_")))
+        name = self.rng.choice(sorted(each for each in dir(self) if each.startswith("do_")))
         await getattr(self, name)()
-        assert self.told["whole"].messages == self.told["halves"].messages, name
-        assert sorted(map(repr, self.told["whole"].orders)) == sorted(map(repr, self.told["halves"].orders)), name
+        assert self.sent["whole"].messages == self.sent["halves"].messages, name
+        assert sorted(map(repr, self.sent["whole"].orders)) == sorted(map(repr, self.sent["halves"].orders)), name
 
-    async def both(self, name: str, ask: Callable[[SharedStore], Any]) -> Any:
-        """The same of the whole store and of the one that has the shard."""
-        whole, half = await ask(self.whole), await ask(self.half(name))
+    async def both(self, name: str, call_store: Callable[[SharedStore], Any]) -> Any:
+        """Call the whole store and the half that has the shard."""
+        whole, half = await call_store(self.whole), await call_store(self.half(name))
         assert whole == half, name
         return whole
 
-    async def everywhere(self, ask: Callable[[SharedStore], Any]) -> None:
-        """What all stores are asked together."""
-        whole, halves = await ask(self.whole), [await ask(store) for store in self.halves]
+    async def everywhere(self, call_store: Callable[[SharedStore], Any]) -> None:
+        """Call all stores."""
+        whole, halves = await call_store(self.whole), [await call_store(store) for store in self.halves]
         assert sorted(map(repr, whole)) == sorted(repr(each) for half in halves for each in half)
 
     # --- streams
 
     async def do_publish(self) -> None:
-        chance = self.chance
-        stream = chance.choice(STREAMS)
+        rng = self.rng
+        stream = rng.choice(STREAMS)
         some = [
             Publication(
                 stream,
                 f"{self.step}".encode(),
-                uid=chance.choice(("", "u1", LAST_KSUID)),
-                producer=chance.choice(("", "", "p")),
-                sequence=self.step if chance.random() < 0.7 else chance.choice(self.sequences[-9:]),
-                transient=chance.random() < 0.1,
-                exclude_socket=chance.choice(("", "x")),
-                ts_producer=chance.choice((0, self.step)),
+                uid=rng.choice(("", "u1", LAST_KSUID)),
+                producer=rng.choice(("", "", "p")),
+                sequence=self.step if rng.random() < 0.7 else rng.choice(self.sequences[-9:]),
+                transient=rng.random() < 0.1,
+                exclude_socket=rng.choice(("", "x")),
+                ts_producer=rng.choice((0, self.step)),
             )
-            for _ in range(chance.randrange(1, 4))
+            for _ in range(rng.randrange(1, 4))
         ]
         await self.both(stream, lambda store: store.memory.streams.append(some))
         self.sequences.append(self.step)
@@ -115,10 +115,10 @@ class Twins:
     do_publish_more = do_publish
 
     async def do_read(self) -> None:
-        stream = self.chance.choice(STREAMS)
+        stream = self.rng.choice(STREAMS)
         tip: Position = await self.both(stream, lambda store: store.memory.streams.tip(stream))
-        position = Position(tip.epoch, max(0, tip.offset - self.chance.randrange(8)))
-        at = self.clock.now - self.chance.choice((0.0, 1.0, 5.0, 30.0))
+        position = Position(tip.epoch, max(0, tip.offset - self.rng.randrange(8)))
+        at = self.clock.now - self.rng.choice((0.0, 1.0, 5.0, 30.0))
         await self.both(stream, lambda store: store.memory.streams.replay(stream, position))
         await self.both(stream, lambda store: store.memory.streams.since(stream, at))
         await self.both(stream, lambda store: store.memory.streams.page(stream, 0, 3))
@@ -131,89 +131,89 @@ class Twins:
     # --- sessions
 
     def _new_sid(self, former: str) -> str:
-        """One that belongs to the same shard: otherwise the session would have to move by itself, too."""
+        """A sid of the same shard: otherwise the session itself would have to move."""
         candidates = (f"sid{self.step}.{number}" for number in count())
         sid = next(each for each in candidates if shard_of(each, SHARDS) == shard_of(former, SHARDS))
         self.sids = [*self.sids[1:], sid]
         return sid
 
     async def do_write(self) -> None:
-        chance = self.chance
+        rng = self.rng
         self.version += 1
-        sid, node = chance.choice(self.sids), chance.choice(NODES)
-        snapshot = SessionSnapshot(chance.choice(IDENTITIES), {}, expires_at=float(self.version))
-        began = chance.choice((None, self.clock.now, self.clock.now - 3))
-        write = SessionWrite(sid, snapshot, self.version, chance.choice((0.0, 5.0, 10.0)), chance.random() < 0.7, began)
+        sid, node = rng.choice(self.sids), rng.choice(NODES)
+        snapshot = SessionSnapshot(rng.choice(IDENTITIES), {}, expires_at=float(self.version))
+        began = rng.choice((None, self.clock.now, self.clock.now - 3))
+        write = SessionWrite(sid, snapshot, self.version, rng.choice((0.0, 5.0, 10.0)), rng.random() < 0.7, began)
         await self.both(sid, lambda store: NodeSessions(store, node).write([write]))
 
     async def do_take(self) -> None:
-        sid, node = self.chance.choice(self.sids), self.chance.choice(NODES)
-        successor = self.chance.choice((self._new_sid(sid), self.sids[-1], ""))
+        sid, node = self.rng.choice(self.sids), self.rng.choice(NODES)
+        successor = self.rng.choice((self._new_sid(sid), self.sids[-1], ""))
         if shard_of(successor, SHARDS) != shard_of(sid, SHARDS) or successor == sid:
             successor = ""
         await self.both(sid, lambda store: NodeSessions(store, node).peek(sid))
         await self.both(sid, lambda store: NodeSessions(store, node).take(sid, successor))
 
     async def do_revoke(self) -> None:
-        ids = self.chance.choice(IDENTITIES)
+        ids = self.rng.choice(IDENTITIES)
         await self.everywhere(lambda store: NodeSessions(store, "one").revoke(ids))
 
     async def do_expired(self) -> None:
         await self.everywhere(lambda store: NodeSessions(store, "one").expired(100))
 
     async def do_renew(self) -> None:
-        node, heard = self.chance.choice(NODES), self.chance.sample(self.sids, 3)
+        node, live_sids = self.rng.choice(NODES), self.rng.sample(self.sids, 3)
 
         async def taken(store: SharedStore) -> Any:
-            return store.renew(node, 10.0, heard).taken
+            return store.renew(node, 10.0, live_sids).taken
 
         await self.everywhere(taken)
 
     # --- presence
 
     async def do_join(self) -> None:
-        chance = self.chance
-        stream, sid, node = chance.choice(STREAMS), chance.choice(self.sids), chance.choice(NODES)
-        member = Member(chance.choice("mno"), chance.choice((b"", b"1")))
+        rng = self.rng
+        stream, sid, node = rng.choice(STREAMS), rng.choice(self.sids), rng.choice(NODES)
+        member = Member(rng.choice("mno"), rng.choice((b"", b"1")))
         for store in self.stores:
-            await NodePresence(store, node).adopt(sid, sid)  # as a session that lives is known to be attached everywhere
+            await NodePresence(store, node).adopt(sid, sid)  # a live session is attached everywhere
         await self.both(stream, lambda store: NodePresence(store, node).join(stream, sid, member))
         await self.both(stream, lambda store: NodePresence(store, node).page(stream, "", 2))
 
     async def do_leave(self) -> None:
-        stream, sid = self.chance.choice(STREAMS), self.chance.choice(self.sids)
+        stream, sid = self.rng.choice(STREAMS), self.rng.choice(self.sids)
         await self.both(stream, lambda store: NodePresence(store, "one").leave(stream, sid))
 
     async def do_detach(self) -> None:
-        sid, ttl = self.chance.choice(self.sids), self.chance.choice((0.0, 4.0, 15.0))
+        sid, ttl = self.rng.choice(self.sids), self.rng.choice((0.0, 4.0, 15.0))
         for store in self.stores:
             await NodePresence(store, "one").detach(sid, ttl)
 
     async def do_adopt(self) -> None:
-        old, new = self.chance.sample(self.sids, 2)
+        old, new = self.rng.sample(self.sids, 2)
 
         async def adopted(store: SharedStore) -> Any:
             return (await NodePresence(store, "two").adopt(old, new)).items()
 
         await self.everywhere(adopted)
 
-    # --- time, and what it is all about
+    # --- time and moves
 
     async def do_pass_time(self) -> None:
-        self.clock.advance(self.chance.choice((0.5, 1.0, 3.0, 7.0)))
+        self.clock.advance(self.rng.choice((0.5, 1.0, 3.0, 7.0)))
         for store in self.stores:
             await store.sweep()
         await self.everywhere(lambda store: NodePresence(store, "one").expire())
 
     async def do_move(self) -> None:
-        shard = self.chance.randrange(SHARDS)
+        shard = self.rng.randrange(SHARDS)
         content = await take_out(self.halves[self.place[shard]], shard)
-        if self.chance.random() < 0.2:
-            put_in(self.halves[self.place[shard]], content)  # the other one could not be reached
+        if self.rng.random() < 0.2:
+            put_in(self.halves[self.place[shard]], content)  # the target was unreachable
             return
         self.place[shard] = 1 - self.place[shard]
         arrived = ShardContent(shard)
-        for piece in content.pieces(size=self.chance.choice((1, 300, 100_000))):
+        for piece in content.pieces(size=self.rng.choice((1, 300, 100_000))):
             arrived.add(piece)
         put_in(self.halves[self.place[shard]], arrived)
 
@@ -221,35 +221,35 @@ class Twins:
 
 
 @pytest.mark.parametrize("seeds", [range(5), pytest.param(range(5, 40), marks=pytest.mark.tier("all"))], ids=["few", "many"])
-async def test_a_store_whose_shards_move_answers_like_one_whose_shards_stay(seeds: range) -> None:
+async def test_store_with_moving_shards_answers_like_one_without(seeds: range) -> None:
     for seed in seeds:
-        twins = Twins(seed)
-        await twins.start()
+        pair = Pair(seed)
+        await pair.start()
         for _ in range(CALLS):
-            await twins.call()
+            await pair.call()
 
 
-async def test_nothing_is_left_of_a_shard_that_was_taken_out() -> None:
-    twins = Twins(1)
-    await twins.start()
+async def test_shard_that_was_taken_out_leaves_no_state() -> None:
+    pair = Pair(1)
+    await pair.start()
     for _ in range(CALLS):
-        await twins.call()
+        await pair.call()
     for shard in range(SHARDS):
-        await take_out(twins.halves[twins.place[shard]], shard)
-    assert all(size == 0 for store in twins.halves for size in store.gauges().values())
-    assert all(not store.sessions.nodes() and not store.presence.nodes() for store in twins.halves)
+        await take_out(pair.halves[pair.place[shard]], shard)
+    assert all(size == 0 for store in pair.halves for size in store.gauges().values())
+    assert all(not store.sessions.nodes() and not store.presence.nodes() for store in pair.halves)
 
 
-async def test_a_session_that_was_revoked_does_not_come_back_where_its_shard_has_gone() -> None:
-    one, other = Twins(3).halves
+async def test_revoked_session_does_not_return_after_its_shard_moved() -> None:
+    one, other = Pair(3).halves
     one.sessions.revoke("bo")
     put_in(other, await take_out(one, shard_of("sid0", SHARDS)))
     write = SessionWrite("sid0", SessionSnapshot("bo", {}), 1, 5.0, began=one.clock() - 1)
     assert other.sessions.write("two", write) == SessionTaken("sid0", revoked=True)
 
 
-async def test_what_a_store_has_left_of_a_shard_gives_way_to_what_comes() -> None:
-    one, other = Twins(4).halves
+async def test_arriving_shard_replaces_stale_content() -> None:
+    one, other = Pair(4).halves
     for store in (one, other):
         await store.memory.streams.append([Publication("stream0", b"1")])
     await one.memory.streams.append([Publication("stream0", b"2")])
@@ -261,8 +261,8 @@ async def test_what_a_store_has_left_of_a_shard_gives_way_to_what_comes() -> Non
 
 
 async def test_pieces_are_bounded() -> None:
-    twins = Twins(2)
-    store = twins.whole
+    pair = Pair(2)
+    store = pair.whole
     await store.memory.streams.append([Publication(STREAMS[0], b"x" * 900) for _ in range(5)])
     content = await take_out(store, shard_of(STREAMS[0], SHARDS))
     pieces = list(content.pieces(size=2100))

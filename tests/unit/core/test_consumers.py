@@ -1,4 +1,4 @@
-"""Readers with a name: marks only go forward, whatever is said of them and in whatever order."""
+"""Named consumers: their marks only move forward, in any order of updates."""
 
 import pytest
 
@@ -12,32 +12,31 @@ def mark(position: int, epoch: str = "e") -> ShardMark:
     return ShardMark(epoch, position)
 
 
-def test_what_was_pinned_first_counts_and_a_new_shard_gets_the_mark_given() -> None:
+def test_pinning_keeps_existing_marks_and_adds_new_shards() -> None:
     assert pinned({1: mark(5)}, {1: mark(9), 0: mark(3)}) == {0: mark(3), 1: mark(5)}
 
 
-def test_a_shard_goes_forward_and_never_back() -> None:
+def test_marks_only_move_forward() -> None:
     marks = {0: mark(5), 1: mark(5)}
 
     assert moved(marks, {0: mark(9), 1: mark(4), 2: mark(0)}) == {0: mark(9), 1: mark(5), 2: mark(0)}
 
 
-def test_a_later_generation_of_a_shard_is_further_than_all_of_the_one_before() -> None:
+def test_later_generation_is_ahead_of_every_position_before_it() -> None:
     assert moved({0: mark(500, "old")}, {0: mark(GENERATION_SIZE, "new")}) == {0: mark(GENERATION_SIZE, "new")}
     assert moved({0: mark(GENERATION_SIZE, "new")}, {0: mark(500, "old")}) == {0: mark(GENERATION_SIZE, "new")}
 
 
-def test_marks_are_in_order_of_their_shards() -> None:
+def test_marks_are_sorted_by_shard() -> None:
     assert list(moved({10: mark(1)}, {9: mark(1), 2: mark(1)})) == [2, 9, 10]
 
 
-@pytest.mark.parametrize(
-    ("given", "can"),
-    [
+def test_mark_is_valid_if_its_epoch_matches_its_position(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[ShardMark, bool]] = [
         (mark(0, ""), True),
         (mark(1, ""), False),
         (mark(GENERATION_SIZE + 20, "old"), True),
-        (mark(GENERATION_SIZE + 5, "old"), True),  # rows of it that are gone
+        (mark(GENERATION_SIZE + 5, "old"), True),  # these rows were trimmed
         (mark(GENERATION_SIZE + 30, "old"), True),
         (mark(GENERATION_SIZE + 31, "old"), False),
         (mark(GENERATION_SIZE + 20, "new"), False),
@@ -49,19 +48,19 @@ def test_marks_are_in_order_of_their_shards() -> None:
         (mark(5, "forgotten"), True),
         (mark(2 * GENERATION_SIZE, "forgotten"), True),
         (mark(5, "old"), False),
-    ],
-)
-def test_a_mark_has_the_epoch_of_its_position_as_far_as_that_is_known(given: ShardMark, can: bool) -> None:
-    spans = [
-        ShardSpan(0, "old", GENERATION_SIZE + 10, GENERATION_SIZE + 20),
-        ShardSpan(0, "old", GENERATION_SIZE + 25, GENERATION_SIZE + 30),
-        ShardSpan(0, "new", 3 * GENERATION_SIZE, 3 * GENERATION_SIZE + 7),
     ]
+    for mark_given, valid in rows:
+        with subtests.test(mark_given=mark_given, valid=valid):
+            spans = [
+                ShardSpan(0, "old", GENERATION_SIZE + 10, GENERATION_SIZE + 20),
+                ShardSpan(0, "old", GENERATION_SIZE + 25, GENERATION_SIZE + 30),
+                ShardSpan(0, "new", 3 * GENERATION_SIZE, 3 * GENERATION_SIZE + 7),
+            ]
 
-    assert can_have_given(spans, given) is can
+            assert can_have_given(spans, mark_given) is valid
 
 
-def test_the_lag_is_what_can_be_read_and_was_not() -> None:
+def test_lag_counts_readable_rows_behind_the_mark() -> None:
     spans = [
         ShardSpan(0, "old", 10, 30),
         ShardSpan(0, "new", GENERATION_SIZE, GENERATION_SIZE + 7),
@@ -73,7 +72,7 @@ def test_the_lag_is_what_can_be_read_and_was_not() -> None:
     assert lag({0: mark(0, "")}, spans) == {0: 20 + 7}
 
 
-def test_what_is_needed_is_what_the_slowest_has_yet_to_read() -> None:
+def test_rows_are_needed_from_the_slowest_consumer_on() -> None:
     consumers = [Consumer("a", {0: mark(5), 1: mark(50)}, 0.0), Consumer("b", {0: mark(9), 1: mark(2)}, 0.0)]
 
     assert needed_from(consumers) == {0: 5, 1: 2}

@@ -5,7 +5,7 @@ from ropewalk.core.expiry import SLACK, Expiry
 ALL = 1_000_000
 
 
-def test_keys_come_out_once_and_in_order_of_their_deadlines() -> None:
+def test_keys_are_due_once_in_order_of_their_deadlines() -> None:
     expiry = Expiry()
     for key, deadline in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("d", 4.0)):
         expiry.set(key, deadline)
@@ -14,7 +14,7 @@ def test_keys_come_out_once_and_in_order_of_their_deadlines() -> None:
     assert len(expiry) == 1
 
 
-def test_a_deadline_may_move_later_and_earlier() -> None:
+def test_deadline_can_move_in_both_directions() -> None:
     expiry = Expiry()
     expiry.set("later", 1.0)
     expiry.set("later", 5.0)
@@ -24,16 +24,16 @@ def test_a_deadline_may_move_later_and_earlier() -> None:
     assert expiry.due(9.0, ALL) == ["later"]
 
 
-def test_a_discarded_key_is_never_due() -> None:
+def test_discarded_key_is_never_due() -> None:
     expiry = Expiry()
     expiry.set("a", 1.0)
     expiry.discard("a")
-    expiry.discard("stranger")
+    expiry.discard("unknown")
     assert "a" not in expiry
     assert expiry.due(2.0, ALL) == []
 
 
-def test_one_call_looks_at_no_more_than_it_may() -> None:
+def test_due_returns_at_most_the_given_number_of_keys() -> None:
     expiry = Expiry()
     for number in range(10):
         expiry.set(f"key{number}", float(number))
@@ -41,7 +41,7 @@ def test_one_call_looks_at_no_more_than_it_may() -> None:
     assert len(expiry) == 6
 
 
-def test_keys_that_are_set_and_discarded_forever_leave_nothing_behind() -> None:
+def test_heap_stays_bounded_when_keys_are_set_and_discarded_repeatedly() -> None:
     expiry = Expiry()
     expiry.set("stays", 5.0)
     for number in range(10 * SLACK):

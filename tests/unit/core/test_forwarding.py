@@ -1,4 +1,4 @@
-"""The application sees the headers that the settings name, and no others."""
+"""Only headers named in the settings are forwarded to the application."""
 
 from ropewalk.core.forwarding import Forwarding
 from ropewalk.model.sessions import ConnectRequest
@@ -7,18 +7,18 @@ HEADERS = {"cookie": "a=1; b=2;c=3", "authorization": "secret", "origin": "http:
 REQUEST = ConnectRequest("http://x/cable", "/cable", HEADERS, {}, "10.0.0.7", "token")
 
 
-def test_only_named_headers_and_the_address_are_passed_on() -> None:
+def test_named_headers_and_the_address_are_forwarded() -> None:
     assert Forwarding(("Cookie",))(REQUEST) == {"cookie": HEADERS["cookie"], "REMOTE_ADDR": "10.0.0.7"}
 
 
-def test_headers_that_are_empty_or_missing_are_left_out() -> None:
+def test_empty_and_missing_headers_are_left_out() -> None:
     assert Forwarding(("x-empty", "x-missing", "origin"))(REQUEST) == {"origin": "http://x", "REMOTE_ADDR": "10.0.0.7"}
 
 
-def test_only_the_named_cookies_are_passed_on() -> None:
+def test_named_cookies_are_forwarded() -> None:
     assert Forwarding(("cookie",), ("a", "c"))(REQUEST)["cookie"] == "a=1; c=3"
     assert "cookie" not in Forwarding(("cookie",), ("z",))(REQUEST)
 
 
-def test_a_token_is_passed_on_as_its_header_wherever_it_came_from() -> None:
+def test_token_is_forwarded_as_its_header() -> None:
     assert Forwarding((), (), "x-jid")(REQUEST) == {"x-jid": "token", "REMOTE_ADDR": "10.0.0.7"}

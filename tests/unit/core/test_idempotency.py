@@ -1,4 +1,4 @@
-"""Idempotency keys: uids are known for their time, and no more of them than allowed; a shard knows how far a producer came."""
+"""Idempotency: uids are bounded by time and number; each shard stores the last sequence of a producer."""
 
 from ropewalk.core.idempotency import FORGOTTEN, REMEMBERED, Dedup, Producers
 from ropewalk.model.messages import Position
@@ -6,7 +6,7 @@ from ropewalk.model.messages import Position
 FIRST = Position("epoch", 1)
 
 
-def test_a_key_is_known_until_exactly_its_ttl() -> None:
+def test_uid_is_known_until_exactly_its_ttl() -> None:
     dedup = Dedup(ttl=10.0, limit=5)
     dedup.remember("a", "u", FIRST, 100.0)
     assert dedup.find("a", "u", 109.75) == FIRST
@@ -14,7 +14,7 @@ def test_a_key_is_known_until_exactly_its_ttl() -> None:
     assert dedup.find("b", "u", 100.0) is None
 
 
-def test_a_key_remembered_anew_is_the_newest() -> None:
+def test_uid_stored_again_becomes_the_newest() -> None:
     dedup = Dedup(ttl=10.0, limit=2)
     dedup.remember("a", "old", FIRST, 0.0)
     dedup.remember("a", "young", FIRST, 5.0)
@@ -24,7 +24,7 @@ def test_a_key_remembered_anew_is_the_newest() -> None:
     assert dedup.find("a", "young", 10.0) is None
 
 
-def test_expired_keys_are_let_go_a_bounded_number_at_a_time() -> None:
+def test_expire_removes_at_most_the_given_number_of_uids() -> None:
     dedup = Dedup(ttl=10.0, limit=10)
     for number in range(5):
         dedup.remember("a", str(number), FIRST, float(number))
@@ -34,13 +34,13 @@ def test_expired_keys_are_let_go_a_bounded_number_at_a_time() -> None:
     assert len(dedup) == 1
 
 
-def test_a_limit_of_zero_remembers_nothing() -> None:
+def test_limit_of_zero_stores_nothing() -> None:
     dedup = Dedup(ttl=10.0, limit=0)
     dedup.remember("a", "u", FIRST, 0.0)
     assert dedup.find("a", "u", 0.0) is None
 
 
-def test_a_sequence_above_the_last_is_not_known() -> None:
+def test_sequence_above_the_last_is_not_known() -> None:
     producers = Producers()
     assert producers.find("p", 0, 0) is None
     producers.remember("p", 0, 0, Position("e", 1))
@@ -48,20 +48,20 @@ def test_a_sequence_above_the_last_is_not_known() -> None:
     assert producers.find("p", 0, 1) is None
 
 
-def test_a_sequence_that_another_shard_registered_is_not_known_here() -> None:
+def test_sequence_of_another_shard_is_not_known() -> None:
     producers = Producers()
     producers.remember("p", 0, 5, Position("e", 1))
     assert producers.find("p", 1, 3) is None
     assert producers.find("q", 0, 3) is None
 
 
-def test_what_was_skipped_counts_as_registered_for_a_sequence_only_grows() -> None:
+def test_skipped_sequence_counts_as_registered() -> None:
     producers = Producers()
     producers.remember("p", 0, 5, Position("e", 1))
     assert producers.find("p", 0, 3) == FORGOTTEN
 
 
-def test_positions_of_the_latest_only_are_remembered() -> None:
+def test_only_the_latest_positions_of_a_producer_are_kept() -> None:
     producers = Producers()
     for number in range(REMEMBERED + 10):
         producers.remember("p", 0, number, Position("e", number + 1))
@@ -69,7 +69,7 @@ def test_positions_of_the_latest_only_are_remembered() -> None:
     assert producers.find("p", 0, 10) == Position("e", 11)
 
 
-def test_reaching_less_than_is_known_changes_nothing() -> None:
+def test_reaching_a_lower_sequence_has_no_effect() -> None:
     producers = Producers()
     producers.reach("p", 0, 5)
     producers.reach("p", 0, 3)

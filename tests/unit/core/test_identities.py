@@ -1,15 +1,19 @@
-"""One identity, however it is spelled."""
+"""Spellings of one identity."""
 
 import pytest
 
 from ropewalk.core.identities import spellings
 
 
-@pytest.mark.parametrize("given", ['{"user":1}', '{"user": 1}', '{ "user" :1}'])
-def test_json_is_the_same_whatever_spaces_it_has(given: str) -> None:
-    assert {'{"user":1}', '{"user": 1}', given} == set(spellings(given))
+def test_json_identity_is_spelled_with_and_without_spaces(subtests: pytest.Subtests) -> None:
+    rows: list[str] = ['{"user":1}', '{"user": 1}', '{ "user" :1}']
+    for given in rows:
+        with subtests.test(given=given):
+            assert {'{"user":1}', '{"user": 1}', given} == set(spellings(given))
 
 
-@pytest.mark.parametrize("given", ["ann", "", "{no json", "42", '"text"'])
-def test_other_text_is_only_itself(given: str) -> None:
-    assert spellings(given) == [given]
+def test_other_text_has_one_spelling(subtests: pytest.Subtests) -> None:
+    rows: list[str] = ["ann", "", "{no json", "42", '"text"']
+    for given in rows:
+        with subtests.test(given=given):
+            assert spellings(given) == [given]

@@ -1,9 +1,9 @@
-"""Names in order, across the chunks they are kept in."""
+"""Sorted names, stored in chunks."""
 
 from ropewalk.core.names import OrderedNames
 
 
-def test_pages_run_across_chunks_in_order() -> None:
+def test_pages_span_chunks_in_order() -> None:
     names = OrderedNames(chunk=4)
     everything = [f"{number:03d}" for number in range(50)]
     for name in everything[::-2] + everything[::2]:
@@ -13,7 +13,7 @@ def test_pages_run_across_chunks_in_order() -> None:
     assert names.after("049", 7) == []
 
 
-def test_a_removed_name_is_gone_and_may_come_back() -> None:
+def test_removed_name_can_be_added_again() -> None:
     names = OrderedNames(chunk=2)
     for name in "abcde":
         names.add(name)

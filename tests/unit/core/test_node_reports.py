@@ -1,4 +1,4 @@
-"""Reports of several processes become the report of one node."""
+"""Merging the reports of several processes into the report of one node."""
 
 import itertools
 
@@ -29,7 +29,7 @@ def latency(*seconds: float) -> Latency:
 
 
 def worker(number: int) -> NodeReport:
-    """Different for each, and in numbers whose sums are exact."""
+    """A report with different values for each worker, whose sums are exact."""
     return NodeReport(
         problems=(problem_of(str(number), "the app does not run"),),
         connections=number,
@@ -65,7 +65,7 @@ STORE = NodeReport(
 )
 
 
-def test_what_each_process_has_for_itself_is_added_up() -> None:
+def test_values_of_each_process_are_added() -> None:
     node = merged([STORE, worker(1), worker(2)])
     assert (node.connections, node.sessions, node.streams_listened, node.totals) == (3, 6, 9, SessionTotals(12, 15))
     assert node.counts == {"publications": 118, "only_1": 1, "only_2": 1}
@@ -77,7 +77,7 @@ def test_what_each_process_has_for_itself_is_added_up() -> None:
     assert node.processes.keys() == {"store", "worker-1", "worker-2"}
 
 
-def test_what_the_node_has_once_counts_once_whoever_tells_of_it() -> None:
+def test_shared_values_are_counted_once() -> None:
     node = merged([STORE, worker(1), worker(2)])
     assert node.backend == {"streams": 12.0}
     assert node.archive["archive_files"] == 2
@@ -87,24 +87,25 @@ def test_what_the_node_has_once_counts_once_whoever_tells_of_it() -> None:
     assert node.application["app_circuit_open"] == 1
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
-def test_neither_grouping_nor_order_changes_what_is_merged(order: tuple[int, ...]) -> None:
-    reports = [STORE, worker(1), worker(2), worker(3)]
-    first, second, third, fourth = (reports[place] for place in order)
-    by_pairs = merged([merged([first, second]), merged([third, fourth])])
-    one_by_one = merged([first, merged([second, merged([third, fourth])])])
-    assert by_pairs == one_by_one == merged([first, second, third, fourth])
-    at_once = merged(reports)
-    assert msgspec.structs.replace(by_pairs, problems=()) == msgspec.structs.replace(at_once, problems=())
-    assert sorted(by_pairs.problems) == sorted(at_once.problems)
+def test_merge_is_associative_and_commutative(subtests: pytest.Subtests) -> None:
+    for order in list(itertools.permutations(range(4))):
+        with subtests.test(order=order):
+            reports = [STORE, worker(1), worker(2), worker(3)]
+            first, second, third, fourth = (reports[place] for place in order)
+            by_pairs = merged([merged([first, second]), merged([third, fourth])])
+            one_by_one = merged([first, merged([second, merged([third, fourth])])])
+            assert by_pairs == one_by_one == merged([first, second, third, fourth])
+            at_once = merged(reports)
+            assert msgspec.structs.replace(by_pairs, problems=()) == msgspec.structs.replace(at_once, problems=())
+            assert sorted(by_pairs.problems) == sorted(at_once.problems)
 
 
-def test_nothing_changes_nothing() -> None:
+def test_empty_report_changes_nothing() -> None:
     assert merged([NOTHING, worker(1)]) == merged([worker(1), NOTHING]) == merged([worker(1)]) == worker(1)
     assert merged([]) == NOTHING
 
 
-def test_percentiles_are_those_of_all_observations_together() -> None:
+def test_percentiles_are_computed_over_all_observations() -> None:
     quick, slow = [0.0004] * 90, [0.2] * 9 + [30.0]
     node = merged([NodeReport(latency=latency(*quick)), NodeReport(latency=latency(*slow)), NOTHING]).latency
     assert (node.p50, node.p95, node.p99) == (0.0005, 0.25, 0.25)
@@ -112,7 +113,7 @@ def test_percentiles_are_those_of_all_observations_together() -> None:
     assert node.total == pytest.approx(sum(quick + slow))
 
 
-def test_histograms_with_other_bounds_add_up_too() -> None:
+def test_histograms_with_different_bounds_are_merged() -> None:
     node = merged(
         [
             NodeReport(latency=Latency((("0.5", 2), ("+Inf", 3)))),
@@ -122,16 +123,16 @@ def test_histograms_with_other_bounds_add_up_too() -> None:
     assert node.latency.buckets == (("0.1", 1), ("0.5", 3), ("1.0", 6), ("+Inf", 7))
 
 
-def test_a_problem_is_told_once_and_as_that_of_the_node_where_it_is_one() -> None:
+def test_problem_is_reported_once_and_prefers_the_node_over_a_worker() -> None:
     store = NodeReport(problems=("Redis cannot be reached",), workers=0)
     first = NodeReport(problems=(problem_of("1", "Redis cannot be reached"), problem_of("1", "the app does not run")))
     second = NodeReport(problems=(problem_of("2", "the app does not run"),))
-    told = ("Redis cannot be reached", "worker 1: the app does not run", "worker 2: the app does not run")
-    assert merged([store, first, second, first]).problems == told
-    assert merged([merged([first, second]), store]).problems == (*told[1:], told[0])
+    problems = ("Redis cannot be reached", "worker 1: the app does not run", "worker 2: the app does not run")
+    assert merged([store, first, second, first]).problems == problems
+    assert merged([merged([first, second]), store]).problems == (*problems[1:], problems[0])
 
 
-def test_of_a_process_that_ended_only_what_it_counted_is_left() -> None:
+def test_only_the_counters_of_an_ended_process_are_kept() -> None:
     left = counters_of(worker(2))
     assert left == NodeReport(
         counts=worker(2).counts, gaps={"trimmed": 2}, refusals={"origin": 4}, latency=worker(2).latency, workers=0
@@ -139,7 +140,7 @@ def test_of_a_process_that_ended_only_what_it_counted_is_left() -> None:
     assert merged([without_counters(worker(2)), left]) == worker(2)
 
 
-def test_of_two_reports_of_one_process_the_one_that_counted_more_is_later() -> None:
+def test_later_report_is_the_one_with_higher_counters() -> None:
     before = counters_of(worker(1))
     for after in (
         msgspec.structs.replace(before, counts={**before.counts, "publications": 7}),
@@ -149,7 +150,7 @@ def test_of_two_reports_of_one_process_the_one_that_counted_more_is_later() -> N
         assert later(before, after) == later(after, before) == after
 
 
-def test_a_report_survives_the_way_to_another_process() -> None:
+def test_report_survives_encoding() -> None:
     node = merged([STORE, worker(1), worker(2)])
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(node), type=NodeReport) == node
 
@@ -197,7 +198,7 @@ SHARED_GAUGES = [
 FIELDS = {"workers", "connections", "sessions", "subscriptions", "streams_listened", "outbox_bytes", "build_info"}
 
 
-def test_for_every_gauge_it_is_decided_whether_it_is_added_up() -> None:
+def test_each_documented_gauge_is_either_shared_or_summed() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     rows = [line.split("`") for line in page.splitlines() if line.startswith("| `ropewalk_") and "| gauge |" in line]
     gauges = {row[1].removeprefix("ropewalk_") for row in rows if not row[1].startswith("ropewalk_pipeline_")}

@@ -1,4 +1,4 @@
-"""The outbox: order, bounds, and what each policy does when it is full."""
+"""The outbox: order, bounds and overflow policies."""
 
 from ropewalk.core.outbox import Outbox, Skipped
 from ropewalk.model.rules import SlowPolicy
@@ -7,7 +7,7 @@ DROP, DISCONNECT = SlowPolicy.DROP, SlowPolicy.DISCONNECT
 ALL = 1_000_000
 
 
-def test_frames_leave_in_the_order_they_came() -> None:
+def test_frames_are_taken_in_order() -> None:
     outbox = Outbox(100)
     for key, frame in (("a", b"1"), (None, b"2"), ("b", b"3"), ("a", b"4")):
         assert outbox.offer(key, frame, DISCONNECT)
@@ -16,7 +16,7 @@ def test_frames_leave_in_the_order_they_came() -> None:
     assert (outbox.size, bool(outbox)) == (0, False)
 
 
-def test_a_full_outbox_refuses_what_may_not_be_dropped() -> None:
+def test_full_outbox_refuses_frames_that_must_not_be_dropped() -> None:
     outbox = Outbox(4)
     assert outbox.offer("a", b"1234", DISCONNECT)
     assert not outbox.offer("a", b"5", DISCONNECT)
@@ -24,7 +24,7 @@ def test_a_full_outbox_refuses_what_may_not_be_dropped() -> None:
     assert outbox.dropped == 0
 
 
-def test_an_overflow_skips_to_the_newest_frame_of_its_key_and_says_so_before_it() -> None:
+def test_overflow_keeps_the_newest_frame_of_the_stream_after_a_skip_notice() -> None:
     outbox = Outbox(6)
     for key, frame, policy in (("a", b"a1", DROP), (None, b"c1", DISCONNECT), ("a", b"a2", DROP), ("a", b"a3", DROP)):
         assert outbox.offer(key, frame, policy)
@@ -32,7 +32,7 @@ def test_an_overflow_skips_to_the_newest_frame_of_its_key_and_says_so_before_it(
     assert outbox.take(ALL) == [b"c1", Skipped("a"), b"a3"]
 
 
-def test_a_key_that_skips_again_says_it_once() -> None:
+def test_repeated_skips_are_reported_once() -> None:
     outbox = Outbox(2)
     for frame in (b"a1", b"a2", b"a3"):
         assert outbox.offer("a", frame, DROP)
@@ -40,7 +40,7 @@ def test_a_key_that_skips_again_says_it_once() -> None:
     assert outbox.take(ALL) == [Skipped("a"), b"a3"]
 
 
-def test_frames_after_a_skip_follow_as_usual() -> None:
+def test_frames_after_a_skip_are_taken_as_usual() -> None:
     outbox = Outbox(4)
     for frame in (b"a1", b"a2", b"a3", b"a4"):
         assert outbox.offer("a", frame, DROP)
@@ -49,7 +49,7 @@ def test_frames_after_a_skip_follow_as_usual() -> None:
     assert outbox.take(ALL) == [b"a5"]
 
 
-def test_a_stream_that_may_skip_makes_room_for_another_and_for_control_frames() -> None:
+def test_droppable_stream_makes_room_for_other_streams_and_control_frames() -> None:
     for key, policy in (("b", DROP), ("b", DISCONNECT), (None, DISCONNECT)):
         outbox = Outbox(6)
         for frame in (b"a1", b"a2", b"a3"):
@@ -58,7 +58,7 @@ def test_a_stream_that_may_skip_makes_room_for_another_and_for_control_frames() 
         assert outbox.take(ALL) == [Skipped("a"), b"a3", b"b1"]
 
 
-def test_the_newest_frame_of_a_stream_makes_room_for_no_other() -> None:
+def test_newest_frame_of_a_stream_is_not_dropped_for_others() -> None:
     outbox = Outbox(4)
     assert outbox.offer("a", b"a1", DROP)
     assert outbox.offer("b", b"b1", DROP)
@@ -66,28 +66,28 @@ def test_the_newest_frame_of_a_stream_makes_room_for_no_other() -> None:
     assert outbox.take(ALL) == [b"a1", b"b1"]
 
 
-def test_a_frame_that_cannot_fit_anyway_is_dropped_itself_and_what_waits_stays() -> None:
+def test_oversized_droppable_frame_is_dropped_without_dropping_pending_frames() -> None:
     outbox = Outbox(6)
     for number, frame in enumerate((b"a1", b"a2", b"1234567", b"7654321", b"a3")):
         assert outbox.offer("a", frame, DROP, number, number + 1)
     assert (outbox.dropped, outbox.take(ALL)) == (2, [b"a1", b"a2", Skipped("a", 2, 4), b"a3"])
 
 
-def test_a_frame_that_cannot_fit_is_said_to_be_dropped_though_none_follows() -> None:
+def test_dropped_oversized_frame_is_reported_without_a_following_frame() -> None:
     outbox = Outbox(6)
     assert outbox.offer("a", b"1234567", DROP, 0, 1)
     assert outbox
     assert (outbox.take(ALL), bool(outbox), outbox.size) == ([Skipped("a", 0, 1)], False, 0)
 
 
-def test_a_frame_that_may_be_dropped_closes_nothing_when_all_the_rest_may_not() -> None:
+def test_droppable_frame_is_dropped_when_no_pending_frame_can_be() -> None:
     outbox = Outbox(4)
     assert outbox.offer(None, b"1234", DISCONNECT)
     assert outbox.offer("a", b"a1", DROP, 0, 1)
     assert outbox.take(ALL) == [b"1234", Skipped("a", 0, 1)]
 
 
-def test_a_skip_says_between_which_marks_frames_were_dropped() -> None:
+def test_skip_has_the_range_of_dropped_marks() -> None:
     outbox = Outbox(4)
     for number, frame in enumerate((b"a1", b"a2", b"a3", b"a4", b"a5")):
         assert outbox.offer("a", frame, DROP, number, number + 1)
@@ -98,7 +98,7 @@ def test_a_skip_says_between_which_marks_frames_were_dropped() -> None:
     assert outbox.take(ALL) == [Skipped("a", 5, 7), b"a8", b"12"]
 
 
-def test_lanes_cut_for_another_say_all_that_they_lost() -> None:
+def test_stream_cut_for_another_reports_all_dropped_frames() -> None:
     outbox = Outbox(4)
     for number, frame in enumerate((b"a1", b"12345", b"a2")):
         assert outbox.offer("a", frame, DROP, number, number + 1)
@@ -107,7 +107,7 @@ def test_lanes_cut_for_another_say_all_that_they_lost() -> None:
     assert outbox.dropped == 2
 
 
-def test_only_the_frames_of_a_key_that_may_be_dropped_are() -> None:
+def test_only_droppable_frames_of_a_stream_are_dropped() -> None:
     outbox = Outbox(6)
     assert outbox.offer("a", b"a1", DISCONNECT)
     assert outbox.offer("a", b"a2", DROP)
@@ -118,7 +118,7 @@ def test_only_the_frames_of_a_key_that_may_be_dropped_are() -> None:
     assert (outbox.dropped, outbox.take(ALL)) == (2, [b"a3", Skipped("a"), b"a5"])
 
 
-def test_a_budget_bounds_what_is_taken_but_always_lets_one_frame_go() -> None:
+def test_take_respects_its_budget_but_returns_at_least_one_frame() -> None:
     outbox = Outbox(100)
     for frame in (b"12345", b"12", b"12", b"12"):
         assert outbox.offer("a", frame, DISCONNECT)
@@ -128,7 +128,7 @@ def test_a_budget_bounds_what_is_taken_but_always_lets_one_frame_go() -> None:
     assert outbox.take(0) == []
 
 
-def test_an_outbox_that_drops_forever_does_not_grow() -> None:
+def test_queue_stays_bounded_while_frames_are_dropped() -> None:
     outbox = Outbox(10)
     assert outbox.offer(None, b"wait", DISCONNECT)
     for number in range(1000):

@@ -1,4 +1,4 @@
-"""The token bucket: a burst at once, the rate in the long run."""
+"""The token bucket: limits the burst and the average rate."""
 
 from ropewalk.core.rate import TokenBucket
 
@@ -7,27 +7,27 @@ def allowed(bucket: TokenBucket, now: float, tries: int) -> int:
     return sum(bucket.allow(now) for _ in range(tries))
 
 
-def test_a_burst_passes_at_once_and_then_the_rate_decides() -> None:
+def test_burst_passes_at_once_then_the_rate_applies() -> None:
     bucket = TokenBucket(rate=2.0, burst=5.0)
     assert allowed(bucket, 100.0, 10) == 5
     assert allowed(bucket, 100.5, 10) == 1
     assert allowed(bucket, 102.0, 10) == 3
 
 
-def test_a_long_pause_saves_up_no_more_than_the_burst() -> None:
+def test_long_pause_saves_at_most_one_burst() -> None:
     bucket = TokenBucket(rate=2.0, burst=5.0)
     assert allowed(bucket, 100.0, 10) == 5
     assert allowed(bucket, 100_000.0, 10) == 5
 
 
-def test_a_clock_that_steps_back_gives_nothing_and_goes_on_from_there() -> None:
+def test_clock_step_back_grants_no_tokens() -> None:
     bucket = TokenBucket(rate=1.0, burst=1.0)
     assert bucket.allow(100.0)
     assert not bucket.allow(50.0)
     assert bucket.allow(51.0)
 
 
-def test_what_was_spent_ahead_has_to_come_before_anything_is_allowed() -> None:
+def test_tokens_spent_ahead_are_repaid_first() -> None:
     bucket = TokenBucket(rate=1, burst=5)
     assert bucket.allow(100)
     bucket.spend(10)

@@ -1,13 +1,12 @@
-"""Where a stream is on a ring, by its name."""
+"""The shard of a stream, by its name."""
 
 import pytest
 
 from ropewalk.core.ring import partition_of, place_of, shard_of
 
 
-@pytest.mark.parametrize(
-    ("name", "partition"),
-    [
+def test_partition_key_is_the_text_in_the_first_braces_or_the_whole_name(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[str, str]] = [
         ("chat/1", "chat/1"),
         ("{room}/typing", "room"),
         ("room/{7}", "7"),
@@ -19,8 +18,8 @@ from ropewalk.core.ring import partition_of, place_of, shard_of
         ("a}", "a}"),
         ("}{a}", "a"),
         ("", ""),
-    ],
-)
-def test_the_partition_key_is_what_a_name_has_in_its_first_braces_or_all_of_it(name: str, partition: str) -> None:
-    assert partition_of(name) == partition
-    assert place_of(name, 64) == shard_of(partition, 64)
+    ]
+    for name, partition in rows:
+        with subtests.test(name=name, partition=partition):
+            assert partition_of(name) == partition
+            assert place_of(name, 64) == shard_of(partition, 64)

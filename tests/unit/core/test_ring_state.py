@@ -1,4 +1,4 @@
-"""What a node tells of its ring, by what it knows of it."""
+"""The report of a node about its ring."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SHARDS = 8
 MEMBERS = RingMember("a", "a:1"), RingMember("b", "b:1")
 
 
-def state_of(name: str, shards: int = SHARDS) -> RingState:
+def make_state(name: str, shards: int = SHARDS) -> RingState:
     return RingState(name, first_table(MEMBERS, shards))
 
 
@@ -28,16 +28,16 @@ def held(report: RingReport) -> dict[str, int]:
     return {node.name: node.holds for node in report.nodes}
 
 
-def test_nobody_holds_what_nobody_is_known_to_have_begun() -> None:
-    report = state_of("b").report({"a": False}, stream="chat/1")
+def test_shards_are_held_by_no_node_until_one_has_begun_them() -> None:
+    report = make_state("b").report({"a": False}, stream="chat/1")
     assert held(report) == {"a": 0, "b": 0}
     assert (report.moving, report.unavailable) == (0, SHARDS)
     assert report.place
     assert (report.place.owner != "", report.place.holder) == (True, "")
 
 
-def test_who_has_begun_a_shard_holds_it() -> None:
-    a, b = state_of("a"), state_of("b")
+def test_node_that_has_begun_a_shard_holds_it() -> None:
+    a, b = make_state("a"), make_state("b")
     begin_together(a, b)
     for state, peer in ((a, "b"), (b, "a")):
         report = state.report({peer: True})
@@ -45,8 +45,8 @@ def test_who_has_begun_a_shard_holds_it() -> None:
         assert (report.moving, report.unavailable) == (0, 0)
 
 
-def test_shards_that_were_lost_are_held_by_nobody_until_they_begin_anew() -> None:
-    a, b = state_of("a"), state_of("b")
+def test_lost_shards_are_unavailable_until_begun_again() -> None:
+    a, b = make_state("a"), make_state("b")
     begin_together(a, b)
     change = a.removal("1", "b", alive=False, lost=True)
     assert isinstance(change, RemoveNode)
@@ -60,7 +60,6 @@ def test_shards_that_were_lost_are_held_by_nobody_until_they_begin_anew() -> Non
     assert (held(report), report.unavailable) == ({"a": SHARDS}, 0)
 
 
-def test_news_of_a_ring_of_another_size_are_refused_with_the_names_of_both_nodes() -> None:
-    """What one says the other shows, where nobody knows who `this node` is."""
+def test_news_with_another_shard_count_are_refused_with_both_node_names() -> None:
     with pytest.raises(Conflict, match="b has a ring of 16 shards, a one of 8"):
-        state_of("a").hear("b", state_of("b", 16).news)
+        make_state("a").hear("b", make_state("b", 16).news)

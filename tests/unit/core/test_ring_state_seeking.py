@@ -1,4 +1,4 @@
-"""A node that looks for its ring: what it goes by until it has one, and what it does then."""
+"""A node that seeks its ring."""
 
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import first_table
@@ -21,30 +21,30 @@ def founded(member: RingMember) -> RingState:
     return state
 
 
-def test_it_begins_nothing_and_says_that_nothing_is_held() -> None:
+def test_seeking_node_begins_and_holds_nothing() -> None:
     state = seeking(A)
     report = state.report({})
     assert (state.agreed, state.to_begin()) == (False, [])
     assert (report.moving, report.unavailable, [node.holds for node in report.nodes]) == (0, SHARDS, [0])
 
 
-def test_a_founder_begins_everything_alone() -> None:
+def test_founder_begins_all_shards() -> None:
     state = seeking(A)
     state.guess([A, B])
     state.found(A)
     assert ([member.name for member in state.table.members], state.to_begin()) == (["a"], EVERY)
-    state.guess([A, B])  # it has its ring
+    state.guess([A, B])  # no effect once it has a ring
     assert state.table.member("b") is None
 
 
-def test_two_that_look_for_a_ring_take_nothing_over_from_each_other() -> None:
+def test_seeking_nodes_do_not_adopt_each_others_tables() -> None:
     one, other = seeking(A), seeking(B)
     other.guess([B, A])
     one.hear("b", other.news)
     assert (one.seeking, one.to_begin(), one.table.members) == (True, [], (A,))
 
 
-def test_one_that_hears_of_a_ring_joins_it() -> None:
+def test_seeking_node_joins_a_ring_it_receives_news_of() -> None:
     founder, state = founded(A), seeking(B)
     state.guess([B, A])
     assert not state.is_to_join(B)
@@ -55,7 +55,7 @@ def test_one_that_hears_of_a_ring_joins_it() -> None:
     assert len(founder.to_hand_over()) == SHARDS // 2
 
 
-def test_one_that_was_taken_for_dead_may_join_again() -> None:
+def test_node_declared_lost_can_join_again() -> None:
     founder, state = founded(A), seeking(B)
     state.hear("a", founder.news)
     assert state.is_to_join(B)
@@ -68,7 +68,7 @@ def test_one_that_was_taken_for_dead_may_join_again() -> None:
     assert state.is_to_join(B)
 
 
-def test_what_was_kept_of_a_ring_counts_and_what_was_never_one_does_not() -> None:
+def test_stored_possessions_end_seeking() -> None:
     table = first_table([A, B], SHARDS)
     held = [Possession(0, 0, "a")] * SHARDS
     assert not RingState("a", table, held, seeking=True).seeking

@@ -1,4 +1,4 @@
-"""The roster, where the backend suite cannot look: refused joins, adoptions that collide, what stays behind."""
+"""Edge cases of the roster that the backend suite cannot reach: refused joins, colliding adoptions, leftover state."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def ids(roster: Roster, stream: str = "a") -> list[str]:
     return [member.id for member in roster.page(stream, "", 100).members]
 
 
-def test_a_refused_change_of_member_leaves_the_first_in_place() -> None:
+def test_refused_change_of_member_keeps_the_first() -> None:
     roster = Roster(max_members=2)
     roster.join("a", "one", BO)
     roster.join("a", "two", BO)
@@ -25,14 +25,14 @@ def test_a_refused_change_of_member_leaves_the_first_in_place() -> None:
     assert roster.leave("a", "one") == [PresenceEvent("leave", "a", BO)]
 
 
-def test_a_change_of_member_may_use_the_place_it_frees() -> None:
+def test_change_of_member_may_reuse_the_place_it_frees() -> None:
     roster = Roster(max_members=1)
     roster.join("a", "one", BO)
     assert roster.join("a", "one", CY) == [PresenceEvent("leave", "a", BO), PresenceEvent("join", "a", CY)]
     assert ids(roster) == ["cy"]
 
 
-def test_an_adopted_place_where_the_new_session_is_another_member_ends_with_the_next_expire() -> None:
+def test_adopted_place_of_another_member_ends_at_the_next_expiry() -> None:
     roster = Roster()
     roster.join("a", "old", BO)
     roster.join("b", "old", BO)
@@ -43,7 +43,7 @@ def test_an_adopted_place_where_the_new_session_is_another_member_ends_with_the_
     assert roster.leave("b", "new") == [PresenceEvent("leave", "b", BO)]
 
 
-def test_a_place_the_new_session_took_already_is_held_once() -> None:
+def test_place_taken_by_both_sessions_is_held_once() -> None:
     roster = Roster()
     roster.join("a", "old", BO)
     roster.detach("old", 5.0)
@@ -53,7 +53,7 @@ def test_a_place_the_new_session_took_already_is_held_once() -> None:
     assert roster.leave("a", "new") == [PresenceEvent("leave", "a", BO)]
 
 
-def test_a_session_that_adopts_itself_is_there_again() -> None:
+def test_session_that_adopts_itself_is_attached_again() -> None:
     roster = Roster()
     roster.join("a", "sid", BO)
     roster.detach("sid", 5.0)
@@ -62,7 +62,7 @@ def test_a_session_that_adopts_itself_is_there_again() -> None:
     assert ids(roster) == ["bo"]
 
 
-def test_a_join_that_comes_after_the_loss_of_its_connection_ends_with_it() -> None:
+def test_join_after_the_connection_was_lost_expires_with_it() -> None:
     roster = Roster()
     roster.join("a", "sid", BO)
     roster.detach("sid", 5.0)
@@ -70,7 +70,7 @@ def test_a_join_that_comes_after_the_loss_of_its_connection_ends_with_it() -> No
     assert roster.expire(5.0) == [PresenceEvent("leave", "a", BO), PresenceEvent("leave", "b", CY)]
 
 
-def test_a_session_without_a_connection_stays_so_when_it_becomes_another_member() -> None:
+def test_detached_session_stays_detached_when_its_member_changes() -> None:
     roster = Roster()
     roster.join("a", "sid", BO)
     roster.detach("sid", 5.0)
@@ -78,7 +78,7 @@ def test_a_session_without_a_connection_stays_so_when_it_becomes_another_member(
     assert roster.expire(5.0) == [PresenceEvent("leave", "a", CY)]
 
 
-def test_a_mass_departure_is_told_in_bounded_pieces() -> None:
+def test_mass_departure_expires_in_bounded_batches() -> None:
     roster = Roster(max_members=EXPIRED_AT_ONCE + 1)
     for number in range(EXPIRED_AT_ONCE + 1):
         roster.join("a", f"sid{number}", Member(f"id{number}"))
@@ -88,7 +88,7 @@ def test_a_mass_departure_is_told_in_bounded_pieces() -> None:
     assert len(roster.expire(1.0)) == 1
 
 
-def test_an_emptied_roster_keeps_nothing() -> None:
+def test_empty_roster_keeps_no_state() -> None:
     roster = Roster()
     roster.join("a", "one", BO)
     roster.join("a", "two", CY)

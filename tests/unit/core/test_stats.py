@@ -5,7 +5,7 @@ import pytest
 from ropewalk.core.stats import Histogram, Stats
 
 
-def test_counts_are_all_plain_counters() -> None:
+def test_counts_contain_every_counter() -> None:
     stats = Stats(publications=3)
     stats.gaps["trimmed"] += 1
     assert stats.counts()["publications"] == 3
@@ -14,7 +14,7 @@ def test_counts_are_all_plain_counters() -> None:
     assert len(stats.counts()) > 10
 
 
-def test_buckets_count_up() -> None:
+def test_buckets_are_cumulative() -> None:
     observed = Histogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 60.0):
         observed.observe(value)
@@ -22,13 +22,15 @@ def test_buckets_count_up() -> None:
     assert observed.total == 63.0
 
 
-@pytest.mark.parametrize(("share", "seconds"), [(0.5, 1.0), (0.75, 2.0), (0.99, 2.0)])
-def test_a_quantile_is_the_upper_bound_of_its_bucket_and_never_above_the_last(share: float, seconds: float) -> None:
-    observed = Histogram((1.0, 2.0))
-    for value in (0.5, 1.0, 1.5, 60.0):
-        observed.observe(value)
-    assert observed.quantile(share) == seconds
+def test_quantile_is_the_upper_bound_of_its_bucket_up_to_the_last_bound(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[float, float]] = [(0.5, 1.0), (0.75, 2.0), (0.99, 2.0)]
+    for share, seconds in rows:
+        with subtests.test(share=share, seconds=seconds):
+            observed = Histogram((1.0, 2.0))
+            for value in (0.5, 1.0, 1.5, 60.0):
+                observed.observe(value)
+            assert observed.quantile(share) == seconds
 
 
-def test_nothing_observed_has_no_quantiles() -> None:
+def test_quantile_of_an_empty_histogram_is_zero() -> None:
     assert Histogram().quantile(0.99) == 0.0

@@ -1,4 +1,4 @@
-"""A node with a session log in a fake journal, so that a test can let it crash and look at what the next one knows."""
+"""A node with a session log in a fake journal. Tests crash it and inspect the state of the next one."""
 
 import json
 from typing import Any
@@ -17,8 +17,8 @@ from tests.unit.engine.workbench import Client, Clock, Workbench, public
 PATIENT = Limits(ping_interval=0, resume_timeout=3600, sessions_ttl=300, presence_ttl=15, disconnect_rate=0)
 
 
-class Chronicle:
-    """A node that writes a session log, over a backend with the same journal."""
+class JournaledNode:
+    """A node that writes a session log, with a backend over the same journal."""
 
     def __init__(self, clock: Clock | None = None, script: Script | None = None, max_session_size: int = 128 * 1024) -> None:
         self.script = script
@@ -52,16 +52,16 @@ class Chronicle:
     def details(self, kind: RowKind) -> list[Any]:
         return [json.loads(row.detail) for row in self.journal.rows if row.kind is kind]
 
-    async def __aenter__(self) -> "Chronicle":
+    async def __aenter__(self) -> "JournaledNode":
         await self.bench.node.start()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.bench.node.stop()
 
-    def crash(self) -> "Chronicle":
-        """The process is gone; the next one has what was written."""
-        after = Chronicle(self.clock, self.script)
+    def crash(self) -> "JournaledNode":
+        """Return the next process, which recovers from the rows written so far."""
+        after = JournaledNode(self.clock, self.script)
         recovered = Recovered(rows=list(self.journal.rows), newest=self.clock.now)
         restored = after.backend.recover(recovered, PATIENT.sessions_ttl, PATIENT.presence_ttl)
         after.journal.note([*self.journal.rows, *restored.interrupted])

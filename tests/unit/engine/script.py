@@ -1,4 +1,4 @@
-"""An application that does as it is told and remembers what it was asked."""
+"""A scripted application that records its calls."""
 
 import asyncio
 from collections import deque
@@ -25,15 +25,15 @@ NEWS = '{"channel":"NewsChannel"}'
 
 
 class Script:
-    """`answers` are given in turn to commands, and then accepting ones; an exception among them is raised. While `held` is set
-    to an event, every call waits for it."""
+    """Returns `answers` to commands in turn, then accepts the rest; raises exceptions among them. While `held` is set
+    to an event, every call waits for it. `events` has the calls in order."""
 
     def __init__(self, *answers: CommandResult | ServerError) -> None:
         self.connect_result: ConnectResult | ServerError = ConnectResult(True, "bo")
         self.restore_result: RestoreResult | ServerError = RestoreResult()
         self.answers = deque(answers)
         self.calls: list[CommandCall] = []
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.callers: list[CallContext] = []
         self.restore_calls: list[RestoreCall] = []
         self.disconnect_calls: list[DisconnectCall] = []
@@ -42,35 +42,35 @@ class Script:
 
     async def start(self, publisher: Publisher) -> None:
         self.publisher = publisher
-        self.told.append("start")
+        self.events.append("start")
 
     async def stop(self) -> None:
-        self.told.append("stop")
+        self.events.append("stop")
 
     async def connect(self, context: CallContext, wanted: Callable[[], bool] = lambda: True) -> ConnectResult:
-        self.told.append("connect")
+        self.events.append("connect")
         self.callers.append(context)
         await self._hold()
-        return _given(self.connect_result)
+        return _result(self.connect_result)
 
     async def command(self, call: CommandCall) -> CommandResult:
-        self.told.append(call.action)
+        self.events.append(call.action)
         self.calls.append(call)
         await self._hold()
         default = CommandResult(streams=("s",) if call.action is Action.SUBSCRIBE else ())
-        return _given(self.answers.popleft() if self.answers else default)
+        return _result(self.answers.popleft() if self.answers else default)
 
     async def restored(self, restore_call: RestoreCall) -> RestoreResult:
-        self.told.append("restored")
+        self.events.append("restored")
         self.restore_calls.append(restore_call)
         await self._hold()
-        return _given(self.restore_result)
+        return _result(self.restore_result)
 
     async def disconnect(self, disconnect_call: DisconnectCall) -> None:
         await self._hold()
         if self.refused_disconnect_calls:
             raise self.refused_disconnect_calls.popleft()
-        self.told.append("disconnect")
+        self.events.append("disconnect")
         self.disconnect_calls.append(disconnect_call)
 
     def health(self) -> str:
@@ -84,7 +84,7 @@ class Script:
             await self.held.wait()
 
 
-def _given(answer: T | ServerError) -> T:
+def _result(answer: T | ServerError) -> T:
     if isinstance(answer, ServerError):
         raise answer
     return answer

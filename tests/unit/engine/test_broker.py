@@ -1,4 +1,4 @@
-"""The broker: what it registers, and what it only passes on."""
+"""The broker: registered and ephemeral publications."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from tests.unit.engine.workbench import Workbench, public, settle
 FLEETING = StreamRule("fleeting/*", history_limit=0)
 
 
-async def test_a_stream_without_history_has_positions_unless_nothing_else_keeps_what_is_registered() -> None:
+async def test_stream_without_history_has_positions_unless_the_node_is_ephemeral() -> None:
     for forgets, offset in ((False, 1), (True, 0)):
         async with Workbench(rules=[FLEETING], forgets=forgets) as bench:
             (receipt,) = await bench.publish("fleeting/1", "1")
@@ -23,7 +23,7 @@ async def test_a_stream_without_history_has_positions_unless_nothing_else_keeps_
             assert bench.backend.gauges()["streams"] == offset
 
 
-async def test_a_batch_for_ephemeral_and_other_streams_keeps_its_order() -> None:
+async def test_mixed_batch_of_ephemeral_and_stored_streams_keeps_its_order() -> None:
     async with Workbench(rules=[FLEETING], forgets=True) as bench:
         client = await bench.connect()
         for stream in ("kept", "fleeting/1"):
@@ -44,7 +44,7 @@ async def test_a_batch_for_ephemeral_and_other_streams_keeps_its_order() -> None
         assert bench.stats.publications == 4
 
 
-async def test_a_stream_follows_its_rule_from_the_next_publication_on() -> None:
+async def test_changed_rule_applies_from_the_next_publication() -> None:
     async with Workbench(rules=[FLEETING], forgets=True) as bench:
         offsets = []
         for rules in ([FLEETING], [], [FLEETING], []):
@@ -94,7 +94,7 @@ async def test_closing_broker_waits_a_limited_time_for_a_store_that_does_not_ans
         pending.cancel()
 
 
-async def test_node_reports_at_last_when_nothing_can_be_published() -> None:
+async def test_node_sends_its_final_report_after_the_last_publication() -> None:
     bench = Workbench()
     await bench.node.start()
     await bench.publish("s", "1")

@@ -1,4 +1,4 @@
-"""What each command does: granted or refused, what it answers, what it leaves alone."""
+"""Commands: effects, replies and refusals."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ async def test_commands_sent_before_the_welcome_are_handled_after_it() -> None:
         assert client.seen() == ["welcome", "pong"]
 
 
-async def test_an_unsubscribed_client_gets_nothing_more_and_the_stream_is_let_go() -> None:
+async def test_unsubscribed_client_receives_nothing_and_the_stream_is_released() -> None:
     async with Workbench() as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"))
@@ -30,7 +30,7 @@ async def test_an_unsubscribed_client_gets_nothing_more_and_the_stream_is_let_go
         assert bench.report().streams_listened == 0
 
 
-async def test_what_is_published_in_one_tick_is_one_write_per_connection() -> None:
+async def test_messages_of_one_tick_are_one_write_per_connection() -> None:
     async with Workbench() as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"))
@@ -40,7 +40,7 @@ async def test_what_is_published_in_one_tick_is_one_write_per_connection() -> No
         assert client.seen()[-10:] == list(range(1, 11))
 
 
-async def test_an_identifier_that_is_nested_too_deeply_is_rejected_and_counted() -> None:
+async def test_deeply_nested_identifier_is_rejected_and_counted() -> None:
     async with Workbench() as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier='{"channel":"$pubsub","stream_name":' + "[" * 128 + "]" * 128 + "}")
@@ -48,7 +48,7 @@ async def test_an_identifier_that_is_nested_too_deeply_is_rejected_and_counted()
         assert bench.stats.refusals == {Refusal.NESTING: 1}
 
 
-async def test_a_frame_that_is_nested_too_deeply_ends_its_connection_and_is_counted() -> None:
+async def test_deeply_nested_frame_closes_the_connection_and_is_counted() -> None:
     async with Workbench() as bench:
         client = await bench.connect()
         client.session.receive(b'{"command":"whisper","identifier":"i","data":' + b"[" * 129 + b"]" * 129 + b"}")
@@ -57,7 +57,7 @@ async def test_a_frame_that_is_nested_too_deeply_ends_its_connection_and_is_coun
         assert bench.stats.refusals == {Refusal.NESTING: 1}
 
 
-async def test_a_whisper_reaches_the_others_without_a_position_and_stays_out_of_history() -> None:
+async def test_whisper_reaches_other_clients_without_a_position_or_history() -> None:
     async with Workbench() as bench:
         speaker, listener = await bench.connect(), await bench.connect()
         for client in (speaker, listener):
@@ -68,9 +68,8 @@ async def test_a_whisper_reaches_the_others_without_a_position_and_stays_out_of_
         assert (await bench.backend.streams.tip("s")).offset == 0
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+async def test_command_without_a_subscription_is_counted_and_keeps_the_connection(subtests: pytest.Subtests) -> None:
+    rows: list[dict[str, object]] = [
         {"command": "whisper", "identifier": public("s"), "data": 1},
         {"command": "unsubscribe", "identifier": public("s")},
         {"command": "message", "identifier": public("s"), "data": "{}"},
@@ -78,19 +77,18 @@ async def test_a_whisper_reaches_the_others_without_a_position_and_stays_out_of_
         {"command": "leave", "identifier": public("s")},
         {"command": "dance"},
         {},
-    ],
-    ids=lambda command: command.get("command", "nothing"),
-)
-async def test_a_command_out_of_place_is_counted_and_the_connection_stays(command: dict[str, object]) -> None:
-    async with Workbench() as bench:
-        client = await bench.connect()
-        await client.send(**command)
-        assert client.seen() == ["welcome"]
-        assert client.connection.closed is None
-        assert bench.stats.commands_failed == 1
+    ]
+    for command in rows:
+        with subtests.test(command=command):
+            async with Workbench() as bench:
+                client = await bench.connect()
+                await client.send(**command)
+                assert client.seen() == ["welcome"]
+                assert client.connection.closed is None
+                assert bench.stats.commands_failed == 1
 
 
-async def test_history_and_presence_of_what_is_not_subscribed_are_answered_not_ignored() -> None:
+async def test_history_and_presence_without_a_subscription_are_answered() -> None:
     async with Workbench() as bench:
         client = await bench.connect()
         await client.send(command="history", identifier=public("s"), history={"since": 1})
@@ -99,7 +97,7 @@ async def test_history_and_presence_of_what_is_not_subscribed_are_answered_not_i
         assert client.connection.replies()[-1]["message"] == {"type": "error", "total": 0}
 
 
-async def test_a_subscription_too_many_is_rejected() -> None:
+async def test_subscription_above_the_limit_is_rejected() -> None:
     async with Workbench(Limits(ping_interval=0, max_subscriptions=1)) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("a"))
@@ -107,14 +105,14 @@ async def test_a_subscription_too_many_is_rejected() -> None:
         assert client.seen() == ["welcome", "confirm_subscription", "reject_subscription"]
 
 
-async def test_a_channel_nobody_answers_to_is_rejected() -> None:
+async def test_subscription_to_an_unknown_channel_is_rejected() -> None:
     async with Workbench() as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier='{"channel":"ChatChannel"}')
         assert client.seen() == ["welcome", "reject_subscription"]
 
 
-async def test_members_are_listed_only_when_records_are_wanted() -> None:
+async def test_members_are_listed_only_if_records_are_requested() -> None:
     async with Workbench() as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"), presence={"id": "bo", "info": {"n": 1}})
@@ -125,7 +123,7 @@ async def test_members_are_listed_only_when_records_are_wanted() -> None:
         assert full["message"] == {"type": "info", "total": 1, "records": [{"info": {"n": 1}, "id": "bo"}]}
 
 
-async def test_a_member_leaves_with_the_last_of_its_connections() -> None:
+async def test_member_leaves_with_the_last_of_its_connections() -> None:
     async with Workbench() as bench:
         watcher, one, two = [await bench.connect() for _ in range(3)]
         await watcher.send(command="subscribe", identifier=public("s"))
@@ -137,7 +135,7 @@ async def test_a_member_leaves_with_the_last_of_its_connections() -> None:
         assert [reply["message"]["type"] for reply in watcher.connection.replies()[2:]] == ["join", "leave"]
 
 
-async def test_a_malformed_frame_closes_its_connection_and_no_other() -> None:
+async def test_malformed_frame_closes_only_its_own_connection() -> None:
     async with Workbench() as bench:
         client, neighbour = await bench.connect(), await bench.connect()
         await neighbour.send(command="subscribe", identifier=public("s"))
@@ -149,7 +147,7 @@ async def test_a_malformed_frame_closes_its_connection_and_no_other() -> None:
         assert neighbour.seen()[-1] == 1
 
 
-async def test_a_client_that_floods_is_no_longer_read_and_loses_nothing() -> None:
+async def test_flooding_client_is_paused_and_loses_nothing() -> None:
     async with Workbench(Limits(ping_interval=0, command_rate=1e9, command_burst=10)) as bench:
         client = await bench.connect()
         for _ in range(100):
@@ -160,7 +158,7 @@ async def test_a_client_that_floods_is_no_longer_read_and_loses_nothing() -> Non
         assert client.connection.reading
 
 
-async def test_a_uid_registers_once_and_its_retry_is_delivered_to_nobody() -> None:
+async def test_repeated_uid_is_registered_once_and_not_delivered_again() -> None:
     async with Workbench() as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"))
@@ -170,20 +168,25 @@ async def test_a_uid_registers_once_and_its_retry_is_delivered_to_nobody() -> No
         assert client.seen() == ["welcome", "confirm_subscription", 1]
 
 
-@pytest.mark.parametrize(("name", "granted"), [("x" * 40, True), ("x" * 41, False), ("ü" * 21, False)])
-async def test_a_subscription_whose_identifier_is_too_long_is_rejected_by_name(name: str, granted: bool) -> None:
-    longest = len(public("x" * 40))
-    async with Workbench(Limits(ping_interval=0, max_identifier=longest)) as bench:
-        client = await bench.connect()
-        wanted = json.dumps({"channel": "$pubsub", "stream_name": name}, ensure_ascii=False)
-        await client.send(command="subscribe", identifier=wanted)
-        reply = client.connection.replies()[-1]
-        assert (reply["type"], reply["identifier"]) == ("confirm_subscription" if granted else "reject_subscription", wanted)
-        assert bench.stats.refusals[Refusal.IDENTIFIER] == (not granted)
-        assert len(client.session.subscriptions) == granted
+async def test_long_identifier_is_rejected_with_the_identifier(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[str, bool]] = [("x" * 40, True), ("x" * 41, False), ("ü" * 21, False)]
+    for name, granted in rows:
+        with subtests.test(name=name, granted=granted):
+            longest = len(public("x" * 40))
+            async with Workbench(Limits(ping_interval=0, max_identifier=longest)) as bench:
+                client = await bench.connect()
+                wanted = json.dumps({"channel": "$pubsub", "stream_name": name}, ensure_ascii=False)
+                await client.send(command="subscribe", identifier=wanted)
+                reply = client.connection.replies()[-1]
+                assert (reply["type"], reply["identifier"]) == (
+                    "confirm_subscription" if granted else "reject_subscription",
+                    wanted,
+                )
+                assert bench.stats.refusals[Refusal.IDENTIFIER] == (not granted)
+                assert len(client.session.subscriptions) == granted
 
 
-async def test_no_application_is_asked_about_an_identifier_that_is_too_long() -> None:
+async def test_application_is_not_called_for_a_long_identifier() -> None:
     script = Script()
     async with Workbench(Limits(ping_interval=0), authenticators=(), application=script) as bench:
         client = await bench.connect()
@@ -192,7 +195,7 @@ async def test_no_application_is_asked_about_an_identifier_that_is_too_long() ->
         assert script.calls == []
 
 
-async def test_a_subscription_with_an_identifier_that_is_too_long_by_now_does_not_come_back_with_its_session() -> None:
+async def test_restored_session_drops_identifiers_above_the_limit() -> None:
     async with Workbench(Limits(ping_interval=0, resume_timeout=3600, max_identifier=100)) as bench:
         granted = Subscribed(("s",))
         long, short = "l" * 101, "s" * 100
@@ -201,8 +204,8 @@ async def test_a_subscription_with_an_identifier_that_is_too_long_by_now_does_no
         assert back.connection.replies()[0]["restored_ids"] == [short]
 
 
-async def test_a_client_that_stays_above_its_rate_for_too_long_is_closed() -> None:
-    """Its socket is not read meanwhile, so that a client which is gone would keep its place for as long as it likes."""
+async def test_client_above_its_rate_for_too_long_is_closed() -> None:
+    """Its socket is not read meanwhile, so a dead client would keep its place indefinitely."""
     limits = Limits(ping_interval=0, command_rate=1000, command_burst=1, command_backlog=0.02)
     async with Workbench(limits) as bench:
         client = await bench.connect()
@@ -215,7 +218,7 @@ async def test_a_client_that_stays_above_its_rate_for_too_long_is_closed() -> No
         assert bench.report().connections == 0
 
 
-async def test_a_burst_above_the_rate_waits_and_is_handled_to_its_end() -> None:
+async def test_burst_above_the_rate_is_delayed_and_handled() -> None:
     async with Workbench(Limits(ping_interval=0, command_rate=10_000, command_burst=1)) as bench:
         client = await bench.connect()
         for number in range(20):

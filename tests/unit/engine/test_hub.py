@@ -1,10 +1,10 @@
-"""The hub: what one tick brings is encoded together, once for each group."""
+"""The hub: messages of one tick are encoded together, once for each group."""
 
 import re
 from collections.abc import Sequence
 
 from ropewalk.core.stats import Stats
-from ropewalk.engine.hub import Group, Hub
+from ropewalk.engine.hub import MESSAGE_BYTES, Backlog, Group, Hub
 from ropewalk.model.history import Gap
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, TransientRun
 from ropewalk.protocol.broky.codec import MESSAGES as BROKY
@@ -36,7 +36,7 @@ class Listener:
 
 
 class SocketListener(Listener):
-    """Its kernel takes so many bytes and then none, until it pauses."""
+    """Its kernel buffer takes `room` bytes, then blocks."""
 
     def __init__(self, room: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def registered(
     return Registered("s", payload, at, "e" if offset else "", offset, exclude_socket, broadcast_type)
 
 
-def taken_apart(run: TransientRun) -> list[Registered]:
+def split_run(run: TransientRun) -> list[Registered]:
     return [Registered(run.stream, b'"%d"' % number, run.timestamp) for number in range(run.count)]
 
 
@@ -83,7 +83,7 @@ def runs_in(blob: bytes) -> list[Run]:
     return [body for body in bodies if isinstance(body, Run)]
 
 
-async def test_what_was_registered_together_is_one_run_in_one_write() -> None:
+async def test_messages_registered_together_are_one_run_in_one_write() -> None:
     stats = Stats()
     (blob,) = delivered(BROKY, registered(7), registered(8, b'{"$bytes":"aGk="}'), registered(9), registered(10), stats=stats)
     assert [(run.offset, run.count, payloads_of(run), run.format, run.epoch) for run in runs_in(blob)] == [
@@ -95,27 +95,27 @@ async def test_what_was_registered_together_is_one_run_in_one_write() -> None:
     assert (sum(stats.publish_to_deliver.counts), stats.publish_to_deliver.total) == (4, 4.0)
 
 
-async def test_messages_of_other_times_or_epochs_or_with_a_hole_between_them_are_no_run() -> None:
+async def test_messages_with_other_times_epochs_or_a_hole_are_separate_runs() -> None:
     later, jump = registered(2, at=1.5), registered(4, at=1.5)
     other = Registered("s", b"1", 1.5, "f", 5)
     (blob,) = delivered(BROKY, registered(1), later, jump, other, registered(0), registered(0), registered(6))
     assert [(run.offset, run.count) for run in runs_in(blob)] == [(1, 1), (2, 1), (4, 1), (5, 1), (0, 2), (6, 1)]
 
 
-async def test_a_run_is_no_longer_than_any_client_reads() -> None:
+async def test_run_size_is_limited() -> None:
     payload = b'"%b"' % bytes(MOST_TOGETHER // 2).replace(b"\0", b"x")
     (blob,) = delivered(BROKY, *(registered(offset, payload) for offset in range(1, 4)))
     assert [run.count for run in runs_in(blob)] == [1, 1, 1]
 
 
-async def test_what_only_the_cable_has_words_for_is_left_out() -> None:
+async def test_messages_of_cable_only_types_are_left_out() -> None:
     (blob,) = delivered(BROKY, registered(0, broadcast_type="presence"), registered(1), registered(2, broadcast_type="x"))
     assert [(run.offset, run.count) for run in runs_in(blob)] == [(1, 2)]
 
 
-async def test_a_run_that_came_whole_is_passed_on_as_it_is_and_taken_apart_for_text_clients() -> None:
+async def test_transient_run_is_forwarded_unchanged_and_split_for_text_clients() -> None:
     stats = Stats()
-    run = TransientRun("s", b"a frame", 3, 1.0, taken_apart)
+    run = TransientRun("s", b"a frame", 3, 1.0, split_run)
     assert delivered(BROKY, run, stats=stats) == [b"a frame"]
     assert (stats.deliveries, stats.delivered_bytes) == (3, 7)
     assert sum(stats.publish_to_deliver.counts) == 3
@@ -123,27 +123,27 @@ async def test_a_run_that_came_whole_is_passed_on_as_it_is_and_taken_apart_for_t
     first, last = (delivered(BROKY, registered(offset))[0] for offset in (1, 2))
     assert mixed == first + b"a frame" + last
     texts = delivered(CABLE, registered(1), run)
-    assert texts == [b"".join(CABLE.message(HEAD, each) for each in (registered(1), *taken_apart(run)))]
+    assert texts == [b"".join(CABLE.message(HEAD, each) for each in (registered(1), *split_run(run)))]
 
 
-async def test_a_message_that_is_not_for_everybody_keeps_its_place() -> None:
-    hub, told, excluded = Hub(Stats(), lambda: 2.0), Listener("a"), Listener("b")
-    for listener in (told, excluded):
+async def test_message_that_excludes_a_listener_keeps_its_place() -> None:
+    hub, included, excluded = Hub(Stats(), lambda: 2.0), Listener("a"), Listener("b")
+    for listener in (included, excluded):
         hub.join("s", "", CABLE, listener)
     _deliver(hub, [registered(1), registered(2, exclude_socket="b"), registered(3)])
     one, two, three = (CABLE.message(HEAD, registered(offset)) for offset in (1, 2, 3))
-    assert b"".join(told.written) == one + two + three
+    assert b"".join(included.written) == one + two + three
     assert b"".join(excluded.written) == one + three
 
 
-async def test_only_what_is_ordered_keeps_its_place_among_other_streams() -> None:
+async def test_only_ordered_runs_keep_their_place_among_other_streams() -> None:
     async with Workbench() as bench:
         hub, listener = bench.node.hub, Listener()
         for stream in ("a", "b"):
             hub.join(stream, "", BROKY, listener)
         for ordered in (False, True):
             runs = [
-                TransientRun(stream, frame, 1, 1.0, taken_apart, ordered)
+                TransientRun(stream, frame, 1, 1.0, split_run, ordered)
                 for stream, frame in (("a", b"1"), ("a", b"2"), ("b", b"3"), ("a", b"4"))
             ]
             bench.backend.feed.publish_runs(runs)
@@ -166,7 +166,7 @@ async def test_messages_with_a_partition_key_keep_their_place_among_other_stream
         assert seen == [[b"0", b"0"], [b"1"], [b"0"], [b"1"], [b"0"]]
 
 
-async def test_what_a_socket_does_not_take_is_written_behind_it_and_costs_nobody_else_anything() -> None:
+async def test_bytes_not_taken_by_a_socket_are_written_later_without_affecting_others() -> None:
     message = CABLE.message(HEAD, registered(1))
     stats = Stats()
     hub, listeners = Hub(stats, lambda: 2.0), [SocketListener(room) for room in (0, 1, len(message) - 1, len(message))]
@@ -178,8 +178,8 @@ async def test_what_a_socket_does_not_take_is_written_behind_it_and_costs_nobody
     assert stats.deliveries == len(listeners) + 1
 
 
-class Choosy:
-    """A codec that cannot write everything."""
+class FailingCodec:
+    """A codec that cannot encode offset 2."""
 
     def head(self, identifier: str) -> bytes:
         return b""
@@ -193,10 +193,28 @@ class Choosy:
         return b""
 
 
-async def test_a_message_that_cannot_be_encoded_costs_nobody_the_others() -> None:
+async def test_message_that_cannot_be_encoded_does_not_affect_the_others() -> None:
     hub, listener, other = Hub(Stats(), lambda: 2.0), Listener(), Listener()
-    hub.join("s", "", Choosy(), listener)
+    hub.join("s", "", FailingCodec(), listener)
     hub.join("s", "", CABLE, other)
     _deliver(hub, [registered(1), registered(2), registered(3)])
     assert listener.written == [b"13"]
     assert other.written == [b"".join(CABLE.message(HEAD, registered(offset)) for offset in (1, 2, 3))]
+
+
+async def test_backlog_is_bounded_for_small_messages() -> None:
+    backlog = Backlog(100 * MESSAGE_BYTES)
+    maximum = 0
+    for offset in range(1, 1_000):
+        backlog.add(Registered("a", b"1", 0.0, "e", offset))
+        maximum = max(maximum, len(backlog.messages))
+    assert backlog.overflowed
+    assert 90 < maximum < 100
+
+
+async def test_backlog_has_room_again_after_take() -> None:
+    backlog = Backlog(2 * MESSAGE_BYTES)
+    backlog.add(Registered("a", b"1", 0.0, "e", 1))
+    assert [message.offset for message in backlog.take()] == [1]
+    backlog.add(Registered("a", b"1", 0.0, "e", 2))
+    assert ([message.offset for message in backlog.take()], backlog.overflowed) == ([2], False)

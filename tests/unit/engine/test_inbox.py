@@ -1,4 +1,4 @@
-"""What a client sends ahead is bounded by number and bytes, also before it is known who it is."""
+"""The inbox: pending commands are bounded by number and bytes, also before authentication."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from tests.unit.engine.workbench import Workbench, settle
 LARGE = b'{"command":"ping"}' + b" " * 65_000
 
 
-def test_reading_stops_past_the_number_and_goes_on_when_few_are_left() -> None:
+def test_reading_pauses_above_the_frame_limit_and_resumes_below_the_low_mark() -> None:
     held: list[bool] = []
     inbox = Inbox(held.append)
     for _ in range(MOST_FRAMES + 10):
@@ -22,7 +22,7 @@ def test_reading_stops_past_the_number_and_goes_on_when_few_are_left() -> None:
     assert held == [True, False]
 
 
-def test_reading_stops_past_the_bytes_and_goes_on_when_few_are_left() -> None:
+def test_reading_pauses_above_the_byte_limit_and_resumes_below_the_low_mark() -> None:
     held: list[bool] = []
     inbox = Inbox(held.append)
     for _ in range(4):
@@ -36,7 +36,7 @@ def test_reading_stops_past_the_bytes_and_goes_on_when_few_are_left() -> None:
     assert held == [True, False]
 
 
-def test_a_few_small_frames_never_stop_the_reading() -> None:
+def test_few_small_frames_never_pause_reading() -> None:
     held: list[bool] = []
     inbox = Inbox(held.append)
     for _ in range(1000):
@@ -46,8 +46,8 @@ def test_a_few_small_frames_never_stop_the_reading() -> None:
     assert held == []
 
 
-class Undecided:
-    """An authenticator that takes its time."""
+class SlowAuthenticator:
+    """An authenticator that waits for `decided`."""
 
     def __init__(self) -> None:
         self.decided = asyncio.Event()
@@ -57,9 +57,9 @@ class Undecided:
         return Accepted("bo")
 
 
-@pytest.mark.parametrize(("frame", "most"), [(LARGE, 3), (b'{"command":"ping"}', MOST_FRAMES)])
-async def test_a_client_that_is_not_known_yet_can_make_us_keep_little(frame: bytes, most: int) -> None:
-    authenticator = Undecided()
+@pytest.mark.parametrize(("frame", "maximum"), [(LARGE, 3), (b'{"command":"ping"}', MOST_FRAMES)])
+async def test_client_cannot_buffer_much_before_authentication(frame: bytes, maximum: int) -> None:
+    authenticator = SlowAuthenticator()
     async with Workbench(authenticators=[authenticator]) as bench:
         client = bench.open_connection()
         await settle()
@@ -67,7 +67,7 @@ async def test_a_client_that_is_not_known_yet_can_make_us_keep_little(frame: byt
         while client.connection.reading:
             client.session.receive(frame)
             sent += 1
-        assert sent <= most
+        assert sent <= maximum
         authenticator.decided.set()
         await client.session.opened()
         while client.seen().count("pong") < sent:
@@ -76,7 +76,7 @@ async def test_a_client_that_is_not_known_yet_can_make_us_keep_little(frame: byt
         assert client.seen() == ["welcome", *["pong"] * sent]
 
 
-async def test_what_waits_when_a_session_ends_is_not_handled() -> None:
+async def test_pending_commands_of_an_ended_session_are_not_handled() -> None:
     async with Workbench() as bench:
         client = await bench.connect()
         client.session.receive(b"nonsense")
@@ -88,12 +88,12 @@ async def test_what_waits_when_a_session_ends_is_not_handled() -> None:
         assert client.connection.closed[0] == 1007
 
 
-async def test_a_client_with_many_commands_does_not_keep_another_waiting_for_all_of_them() -> None:
+async def test_client_with_many_commands_does_not_block_another() -> None:
     async with Workbench() as bench:
-        hasty, patient = await bench.connect(), await bench.connect()
+        flooding, other = await bench.connect(), await bench.connect()
         for _ in range(MOST_FRAMES):
-            hasty.session.receive(b'{"command":"ping"}')
-        patient.session.receive(b'{"command":"ping"}')
-        while "pong" not in patient.seen():
+            flooding.session.receive(b'{"command":"ping"}')
+        other.session.receive(b'{"command":"ping"}')
+        while "pong" not in other.seen():
             await asyncio.sleep(0)
-        assert hasty.seen().count("pong") < MOST_FRAMES // 2
+        assert flooding.seen().count("pong") < MOST_FRAMES // 2

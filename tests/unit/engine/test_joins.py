@@ -23,7 +23,7 @@ from ropewalk.protocol.sse import SseCodec
 from tests.unit.engine.workbench import Client, Clock, Workbench, public, settle
 
 
-async def test_history_comes_between_its_confirmations_and_live_comes_after() -> None:
+async def test_history_is_between_its_confirmations_and_live_messages_follow() -> None:
     async with Workbench() as bench:
         await bench.publish("s", "1", "2", "3")
         client = await bench.connect()
@@ -32,12 +32,12 @@ async def test_history_comes_between_its_confirmations_and_live_comes_after() ->
         assert client.seen() == ["welcome", "confirm_subscription", 1, 2, 3, "confirm_history", 4]
 
 
-async def test_a_history_over_tcp_waits_for_a_store_that_fails_because_nothing_would_say_that_it_is_missing(
+async def test_history_over_tcp_waits_for_a_failing_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with Workbench() as bench:
         bench.codec = BrokyCodec(Welcome(), None)
-        since, failures = bench.backend.streams.since, [Unavailable("away")] * (joins.ATTEMPTS + 1)
+        since, failures = bench.backend.streams.since, [Unavailable("unavailable")] * (joins.ATTEMPTS + 1)
 
         async def fail_at_first(stream: str, time: float) -> Replay | Gap:
             if failures:
@@ -52,17 +52,17 @@ async def test_a_history_over_tcp_waits_for_a_store_that_fails_because_nothing_w
         monkeypatch.setattr(bench.backend.streams, "since", fail_at_first)
         client.session.receive(encode(Subscribe(2, b"s", history=True)))
         await settle()
-        cut = FrameSplitter()
-        got = [decode(frame) for data in client.connection.written for frame in cut.feed(data)]
+        splitter = FrameSplitter()
+        got = [decode(frame) for data in client.connection.written for frame in splitter.feed(data)]
         assert [type(body) for body in got] == [Welcome, Subscribed, Subscribed, Run]
         assert not failures
 
 
-async def test_a_client_that_has_ended_its_side_is_not_kept_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody can tell whether it is still there."""
+async def test_half_closed_client_is_not_kept_for_an_unavailable_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server cannot detect whether it is still connected."""
 
     async def fail(stream: str, time: float) -> Replay | Gap:
-        raise Unavailable("away")
+        raise Unavailable("unavailable")
 
     async with Workbench() as bench:
         bench.codec = BrokyCodec(Welcome(), None)
@@ -79,7 +79,7 @@ async def test_a_client_that_has_ended_its_side_is_not_kept_for_a_store_that_is_
         assert client.connection.closed is not None
 
 
-async def test_a_message_of_the_same_tick_is_in_the_snapshot_or_live_but_never_both() -> None:
+async def test_message_of_the_same_tick_is_replayed_or_live_but_not_both() -> None:
     async with Workbench() as bench:
         first = await bench.connect()
         await first.send(command="subscribe", identifier=public("s"))
@@ -102,12 +102,12 @@ async def test_confirmation_history_and_its_confirmation_are_one_write() -> None
         assert len(client.connection.written) == 2
 
 
-async def test_a_session_is_welcomed_before_its_opening_returns() -> None:
+async def test_session_is_welcomed_before_open_returns() -> None:
     async with Workbench() as bench:
         assert bench.open_connection().seen() == ["welcome"]
 
 
-async def test_the_same_history_is_the_same_for_everybody_but_for_those_who_are_excluded_from_it() -> None:
+async def test_cached_history_leaves_out_messages_that_exclude_the_client() -> None:
     async with Workbench() as bench:
         clients = [await bench.connect() for _ in range(3)]
         await bench.publish("s", "1", "2")
@@ -119,7 +119,7 @@ async def test_the_same_history_is_the_same_for_everybody_but_for_those_who_are_
         assert got == [[1, 2, 3, 4], [1, 2, 4], [1, 2, 3, 4]]
 
 
-async def test_histories_that_begin_or_end_elsewhere_are_told_apart() -> None:
+async def test_cached_histories_with_different_ranges_are_kept_apart() -> None:
     async with Workbench() as bench:
         epoch = (await bench.publish("s", "1", "2", "3"))[0].epoch
         got: list[list[int]] = []
@@ -141,7 +141,7 @@ def _quoted(text: str) -> bytes:
 
 
 class SlowBackend(MemoryBackend):
-    """A store on the other side of a network: its answers are taken first and arrive later."""
+    """A store behind a network: it answers at once, and the answers arrive later."""
 
     def __init__(self) -> None:
         super().__init__(Rulebook(StreamRules()), Clock())
@@ -157,7 +157,7 @@ class SlowBackend(MemoryBackend):
 
 
 @pytest.mark.parametrize("during", [0, 1, 3])
-async def test_what_is_published_while_the_store_is_asked_is_neither_lost_nor_doubled(during: int) -> None:
+async def test_message_published_during_a_replay_is_neither_lost_nor_repeated(during: int) -> None:
     backend = SlowBackend()
     async with Workbench(backend=backend) as bench:
         (receipt, _) = await bench.publish("s", "1", "2")
@@ -173,7 +173,7 @@ async def test_what_is_published_while_the_store_is_asked_is_neither_lost_nor_do
         assert client.seen() == ["welcome", "confirm_subscription", 1, 2, "confirm_history", *late, 3 + during]
 
 
-async def test_a_client_that_leaves_while_the_store_is_asked_is_not_joined() -> None:
+async def test_client_that_leaves_during_a_replay_is_not_joined() -> None:
     backend = SlowBackend()
     async with Workbench(backend=backend) as bench:
         client = await bench.connect()
@@ -184,7 +184,7 @@ async def test_a_client_that_leaves_while_the_store_is_asked_is_not_joined() -> 
         assert bench.report().streams_listened == 0
 
 
-async def test_a_history_request_of_a_live_subscription_brings_only_what_was_not_delivered() -> None:
+async def test_history_of_a_live_subscription_has_only_undelivered_messages() -> None:
     async with Workbench() as bench:
         receipts = await bench.publish("s", "1", "2", "3")
         client = await bench.connect()
@@ -197,7 +197,7 @@ async def test_a_history_request_of_a_live_subscription_brings_only_what_was_not
         assert client.seen()[6:] == ["confirm_history"]
 
 
-async def test_a_gap_is_said_with_its_reason_and_what_is_kept_follows_it() -> None:
+async def test_gap_has_its_reason_and_the_kept_messages_follow() -> None:
     async with Workbench() as bench:
         await bench.publish("s", "1")
         client = await bench.connect()
@@ -211,7 +211,7 @@ async def test_a_gap_is_said_with_its_reason_and_what_is_kept_follows_it() -> No
         assert bench.stats.gaps == {"epoch_changed": 1}
 
 
-async def test_a_repeated_subscribe_is_confirmed_again_and_delivers_once() -> None:
+async def test_repeated_subscribe_is_confirmed_again_and_delivers_once() -> None:
     async with Workbench() as bench:
         client = await bench.connect()
         for _ in range(3):
@@ -220,8 +220,8 @@ async def test_a_repeated_subscribe_is_confirmed_again_and_delivers_once() -> No
         assert client.seen() == ["welcome", *["confirm_subscription"] * 3, 1]
 
 
-async def waiting(bench: Workbench, *commands: Mapping[str, object], backend: "SlowBackend") -> Client:
-    """A client that sent all of these before the first was answered."""
+async def pipelined(bench: Workbench, *commands: Mapping[str, object], backend: "SlowBackend") -> Client:
+    """A client that sent all commands before the first was answered."""
     client = await bench.connect()
     for command in commands:
         client.session.receive(json.dumps(command).encode())
@@ -232,45 +232,45 @@ async def waiting(bench: Workbench, *commands: Mapping[str, object], backend: "S
     return client
 
 
-def subscribing(stream: str, **more: object) -> dict[str, object]:
+def subscribe_command(stream: str, **more: object) -> dict[str, object]:
     return {"command": "subscribe", "identifier": public(stream), "history": {"streams": {stream: EVERYTHING}}, **more}
 
 
 EVERYTHING = {"epoch": "", "offset": 0}
 
 
-async def test_a_subscribe_repeated_before_the_first_was_answered_has_no_answer_of_its_own() -> None:
+async def test_subscribe_repeated_before_the_first_answer_gets_no_answer() -> None:
     backend = SlowBackend()
     async with Workbench(backend=backend) as bench:
         await bench.publish("s", "1")
-        client = await waiting(bench, *[subscribing("s")] * 3, backend=backend)
+        client = await pipelined(bench, *[subscribe_command("s")] * 3, backend=backend)
         assert client.seen() == ["welcome", "confirm_subscription", 1, "confirm_history"]
-        await client.send(**subscribing("s"))  # later than the answer: whoever asks then has lost sight of it
+        await client.send(**subscribe_command("s"))  # after the answer it is a new request
         assert client.seen()[4:] == ["confirm_subscription", "confirm_history"]
 
 
-async def test_a_subscribe_after_an_unsubscribe_is_no_repeat() -> None:
+async def test_subscribe_after_an_unsubscribe_is_not_a_repeat() -> None:
     backend = SlowBackend()
     async with Workbench(backend=backend) as bench:
         leaving = {"command": "unsubscribe", "identifier": public("s")}
-        client = await waiting(bench, subscribing("s"), leaving, subscribing("s"), backend=backend)
+        client = await pipelined(bench, subscribe_command("s"), leaving, subscribe_command("s"), backend=backend)
         assert client.seen() == ["welcome", *["confirm_subscription", "confirm_history"] * 2]
         await bench.publish("s", "1")
         assert client.seen()[-1] == 1
 
 
-async def test_a_repeat_gets_what_the_first_one_did_not_ask_for() -> None:
+async def test_repeated_subscribe_gets_history_and_presence_the_first_did_not_request() -> None:
     backend = SlowBackend()
     async with Workbench(backend=backend) as bench:
         await bench.publish("s", "1")
         plain = {"command": "subscribe", "identifier": public("s")}
-        repeat = subscribing("s", presence={"id": "bo"})
-        client = await waiting(bench, subscribing("other"), plain, repeat, backend=backend)
-        of_the_other = ["confirm_subscription", "confirm_history"]
-        assert client.seen() == ["welcome", *of_the_other, "confirm_subscription", 1, "confirm_history", "presence"]
+        repeat = subscribe_command("s", presence={"id": "bo"})
+        client = await pipelined(bench, subscribe_command("other"), plain, repeat, backend=backend)
+        other_replies = ["confirm_subscription", "confirm_history"]
+        assert client.seen() == ["welcome", *other_replies, "confirm_subscription", 1, "confirm_history", "presence"]
 
 
-async def test_the_older_spelling_of_a_history_request_is_understood() -> None:
+async def test_legacy_history_request_is_accepted() -> None:
     async with Workbench() as bench:
         await bench.publish("s", "1")
         client = await bench.connect()
@@ -279,7 +279,7 @@ async def test_the_older_spelling_of_a_history_request_is_understood() -> None:
         assert client.seen() == ["welcome", "confirm_subscription", 1, "confirm_history"]
 
 
-async def test_what_excluded_a_client_live_is_not_replayed_to_it_even_under_its_next_sid() -> None:
+async def test_excluded_message_is_not_replayed_under_the_next_sid() -> None:
     async with Workbench() as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"))
@@ -296,7 +296,7 @@ async def test_what_excluded_a_client_live_is_not_replayed_to_it_even_under_its_
 SHORT = StreamRule("short", history_limit=3)
 
 
-async def test_after_a_trimmed_position_everything_that_is_kept_comes_and_then_live() -> None:
+async def test_trimmed_position_gets_all_kept_messages_and_then_live() -> None:
     async with Workbench(rules=[SHORT]) as bench:
         (receipt, *_) = await bench.publish("short", *"123456")
         client, asking = await bench.connect(), await bench.connect(positions="1")
@@ -310,7 +310,7 @@ async def test_after_a_trimmed_position_everything_that_is_kept_comes_and_then_l
         assert client.connection.replies()[2]["streams"] == {"short": gap}
 
 
-async def test_messages_are_encoded_once_for_clients_that_ask_for_positions_and_for_those_that_do_not() -> None:
+async def test_clients_with_and_without_positions_share_one_group() -> None:
     async with Workbench() as bench:
         clients = [await bench.connect(), await bench.connect(positions="1")]
         for client in clients:
@@ -319,7 +319,7 @@ async def test_messages_are_encoded_once_for_clients_that_ask_for_positions_and_
         assert first is second
 
 
-async def test_what_was_sent_after_a_gap_is_not_sent_again() -> None:
+async def test_messages_sent_after_a_gap_are_not_sent_again() -> None:
     async with Workbench(rules=[SHORT]) as bench:
         (receipt, *_) = await bench.publish("short", *"123456")
         client = await bench.connect()
@@ -331,7 +331,7 @@ async def test_what_was_sent_after_a_gap_is_not_sent_again() -> None:
         assert client.seen()[before:] == ["reject_history"]
 
 
-async def test_a_request_by_time_tells_what_was_trimmed_with_its_confirmation() -> None:
+async def test_request_by_time_confirms_with_the_trimmed_gap() -> None:
     async with Workbench(rules=[SHORT]) as bench:
         (receipt, *_) = await bench.publish("short", *"123456")
         client = await bench.connect()
@@ -346,7 +346,7 @@ async def test_a_request_by_time_tells_what_was_trimmed_with_its_confirmation() 
         assert bench.stats.gaps == {"trimmed": 1}
 
 
-async def test_a_request_by_time_tells_those_who_ask_for_positions_first_what_was_trimmed() -> None:
+async def test_request_by_time_with_positions_reports_the_trimmed_gap_first() -> None:
     async with Workbench(rules=[SHORT]) as bench:
         (receipt, *_) = await bench.publish("short", *"123456")
         client = await bench.connect(positions="1")
@@ -355,7 +355,7 @@ async def test_a_request_by_time_tells_those_who_ask_for_positions_first_what_wa
         assert client.connection.replies()[-1]["streams"] == {"short": {"epoch": receipt.epoch, "tip": 6}}
 
 
-async def test_a_request_by_time_that_history_reaches_back_to_is_simply_confirmed() -> None:
+async def test_request_by_time_within_history_is_confirmed_without_a_gap() -> None:
     async with Workbench(rules=[SHORT]) as bench:
         await bench.publish("short", *"123456")
         bench.clock.now += 10
@@ -368,7 +368,7 @@ async def test_a_request_by_time_that_history_reaches_back_to_is_simply_confirme
 
 
 @pytest.mark.parametrize("extended", [True, False])
-async def test_confirmations_are_those_of_the_reference_byte_by_byte(extended: bool) -> None:
+async def test_confirmations_equal_the_reference_byte_for_byte(extended: bool) -> None:
     async with Workbench() as bench:
         await bench.publish("s", "1")
         client = await bench.connect(extended=extended)
@@ -382,7 +382,7 @@ async def test_confirmations_are_those_of_the_reference_byte_by_byte(extended: b
         assert frames == [confirmation, history, confirmation, history, history]
 
 
-async def test_a_confirmation_says_where_live_delivery_begins_to_those_who_ask() -> None:
+async def test_confirmation_has_the_live_position_if_requested() -> None:
     async with Workbench() as bench:
         (receipt,) = await bench.publish("s", "1")
         client = await bench.connect(positions="1")
@@ -393,7 +393,7 @@ async def test_a_confirmation_says_where_live_delivery_begins_to_those_who_ask()
         assert history["streams"] == {"new": {"epoch": "", "tip": 0}}
 
 
-async def test_what_has_no_position_and_comes_while_a_join_waits_reaches_who_joins_whether_the_stream_is_known_or_not() -> None:
+async def test_transient_message_during_a_join_reaches_the_client() -> None:
     async with Workbench() as bench:
         await bench.publish("known", "0")
         bench.codec = SseCodec(unwrap=True, raw=True)

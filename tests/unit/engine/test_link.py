@@ -1,4 +1,4 @@
-"""Slow connections: an outbox stands in, keeps the order, and does what the stream's rule says when it is full."""
+"""Slow connections: the outbox keeps the order and applies the stream's policy when it is full."""
 
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import SlowPolicy, StreamRule
@@ -8,7 +8,7 @@ SMALL = Limits(ping_interval=0, max_pending=2000)
 DROP = StreamRule("ticker", slow_consumer=SlowPolicy.DROP)
 
 
-async def test_a_paused_link_gets_everything_in_order_once_it_resumes() -> None:
+async def test_paused_link_sends_everything_in_order_once_resumed() -> None:
     async with Workbench(SMALL) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"))
@@ -40,7 +40,7 @@ class Socket:
         self.ended = True
 
 
-async def test_deliveries_go_to_the_socket_itself_until_there_are_several_streams() -> None:
+async def test_deliveries_use_the_socket_directly_while_there_is_one_stream() -> None:
     async with Workbench(SMALL) as bench:
         connection = RecordingConnection()
         connection.direct = socket = Socket(connection)
@@ -60,7 +60,7 @@ async def test_deliveries_go_to_the_socket_itself_until_there_are_several_stream
         assert client.seen() == ["welcome", "confirm_subscription", 1, 2, 3, "confirm_subscription", 4, 1]
 
 
-async def test_a_full_outbox_disconnects_and_the_session_can_be_resumed_without_loss() -> None:
+async def test_full_outbox_disconnects_and_the_session_resumes_without_loss() -> None:
     async with Workbench(SMALL) as bench:
         client, neighbour = await bench.connect(), await bench.connect()
         for each in (client, neighbour):
@@ -79,7 +79,7 @@ async def test_a_full_outbox_disconnects_and_the_session_can_be_resumed_without_
         assert back.seen() == ["welcome", *range(2, 52), "confirm_history"]
 
 
-async def test_a_stream_that_may_skip_goes_on_with_its_newest_and_says_the_gap() -> None:
+async def test_droppable_stream_skips_to_its_newest_message_and_reports_the_gap() -> None:
     async with Workbench(SMALL, [DROP]) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("ticker"))
@@ -98,14 +98,14 @@ async def test_a_stream_that_may_skip_goes_on_with_its_newest_and_says_the_gap()
         kept = [item for item in seen if isinstance(item, int)]
         assert kept == sorted(set(kept))
         assert bench.stats.outbox_drops > 0
-        # What was skipped is still history, and may be asked for.
+        # Skipped messages are still in history and can be requested.
         position = {"epoch": receipt.epoch, "offset": 1}
         await client.send(command="history", identifier=public("ticker"), history={"streams": {"ticker": position}})
         missed = client.seen()[len(seen) : -1]
         assert sorted([*kept, *missed]) == list(range(1, 51))
 
 
-async def test_what_was_dropped_for_a_connection_that_never_caught_up_is_counted_too() -> None:
+async def test_drops_of_a_connection_that_never_resumed_are_counted() -> None:
     async with Workbench(SMALL, [DROP]) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("ticker"))
@@ -118,7 +118,7 @@ async def test_what_was_dropped_for_a_connection_that_never_caught_up_is_counted
 
 
 async def drop(bench: Workbench, client: Client, count: int) -> list[int]:
-    """Publish while the client is slow. Returns the offsets that it was told to be dropped."""
+    """Publish while the client is slow. Returns the offsets that were dropped."""
     before = len(client.seen())
     client.session.writing_paused()
     for _ in range(count):
@@ -129,7 +129,7 @@ async def drop(bench: Workbench, client: Client, count: int) -> list[int]:
     return [offset for offset in range(came[-1] - count + 1, came[-1]) if offset not in came]
 
 
-async def test_after_several_drops_a_history_request_brings_exactly_what_was_dropped() -> None:
+async def test_history_after_several_drops_has_exactly_the_dropped_messages() -> None:
     async with Workbench(SMALL, [DROP]) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("ticker"))
@@ -150,7 +150,7 @@ async def test_after_several_drops_a_history_request_brings_exactly_what_was_dro
         assert sorted(item for item in client.seen() if isinstance(item, int)) == list(range(1, tip + 1))
 
 
-async def test_a_write_larger_than_the_outbox_is_dropped_and_said_and_closes_nothing() -> None:
+async def test_write_larger_than_the_outbox_is_dropped_and_reported() -> None:
     async with Workbench(SMALL, [DROP]) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("ticker"))
@@ -171,7 +171,7 @@ async def test_a_write_larger_than_the_outbox_is_dropped_and_said_and_closes_not
         assert bench.stats.slow_disconnects == 0
 
 
-async def test_a_drop_of_a_stream_that_the_client_has_left_meanwhile_is_no_fault() -> None:
+async def test_drop_of_an_unsubscribed_stream_is_ignored() -> None:
     async with Workbench(SMALL, [DROP]) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("ticker"))
@@ -184,7 +184,7 @@ async def test_a_drop_of_a_stream_that_the_client_has_left_meanwhile_is_no_fault
         assert client.connection.closed is None
 
 
-async def test_a_link_that_pauses_again_while_it_drains_keeps_the_rest_in_order() -> None:
+async def test_link_paused_again_while_draining_keeps_the_order() -> None:
     async with Workbench(Limits(ping_interval=0, max_pending=1 << 20)) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"))
@@ -209,7 +209,7 @@ async def test_a_link_that_pauses_again_while_it_drains_keeps_the_rest_in_order(
 
 
 class SlowReader:
-    """Makes a client's connection say "pause" at each write, and "resume" when asked."""
+    """Pauses a client's connection at each write, and resumes it with `read`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -225,7 +225,7 @@ class SlowReader:
         await settle()
 
 
-async def test_a_long_history_is_written_piece_by_piece_as_a_slow_client_takes_it() -> None:
+async def test_long_history_is_written_in_chunks_to_a_slow_client() -> None:
     async with Workbench(Limits(ping_interval=0, max_pending=300_000)) as bench:
         payload = '"%s"' % ("x" * 20_000)
         await bench.publish("s", *[payload] * 50)
@@ -233,7 +233,7 @@ async def test_a_long_history_is_written_piece_by_piece_as_a_slow_client_takes_i
         reader = SlowReader(client)
         await client.send(command="subscribe", identifier=public("s"), history={"since": 1})
         assert sum(map(len, client.connection.written)) < 200_000
-        await bench.publish("s", payload)  # while the history is still on its way
+        await bench.publish("s", payload)  # while the history is still being sent
         for _ in range(60):
             await reader.read()
         await bench.publish("s", "1")
@@ -242,7 +242,7 @@ async def test_a_long_history_is_written_piece_by_piece_as_a_slow_client_takes_i
         assert max(map(len, client.connection.written)) < 200_000
 
 
-async def test_a_client_too_slow_to_ever_finish_its_history_is_disconnected() -> None:
+async def test_client_too_slow_for_its_history_is_disconnected() -> None:
     async with Workbench(Limits(ping_interval=0, max_pending=100_000)) as bench:
         payload = '"%s"' % ("x" * 20_000)
         await bench.publish("s", *[payload] * 50)
@@ -258,7 +258,7 @@ async def test_a_client_too_slow_to_ever_finish_its_history_is_disconnected() ->
         assert bench.report().streams_listened == 0
 
 
-async def test_a_client_too_slow_to_ever_finish_its_history_skips_where_the_stream_may_skip() -> None:
+async def test_client_too_slow_for_its_history_skips_on_a_droppable_stream() -> None:
     async with Workbench(Limits(ping_interval=0, max_pending=100_000), [DROP]) as bench:
         payload = '"%s"' % ("x" * 20_000)
         (receipt, *_) = await bench.publish("ticker", *[payload] * 50)
@@ -277,7 +277,7 @@ async def test_a_client_too_slow_to_ever_finish_its_history_skips_where_the_stre
         seen = [item for item in client.seen() if isinstance(item, int)]
         assert seen == sorted(set(seen))
         assert seen[-1] == last.offset
-        # What was skipped is still history, and comes once.
+        # Skipped messages are still in history and are sent once.
         position = {"epoch": receipt.epoch, "offset": 0}
         await client.send(command="history", identifier=public("ticker"), history={"streams": {"ticker": position}})
         for _ in range(60):

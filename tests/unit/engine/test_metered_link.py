@@ -1,4 +1,4 @@
-"""Clients that grant credit: deliveries wait for it in order, answers do not, and nothing else ends such a connection."""
+"""Credit: deliveries wait for it in order, replies do not, and missing credit alone closes no connection."""
 
 from ropewalk.engine.timeouts import TICK
 from ropewalk.model.limits import Limits
@@ -37,8 +37,8 @@ class Subscriber:
 
     def got(self) -> list[Body]:
         """After the welcome."""
-        cut = FrameSplitter()
-        return [decode(frame) for data in self.client.connection.written for frame in cut.feed(data)][1:]
+        splitter = FrameSplitter()
+        return [decode(frame) for data in self.client.connection.written for frame in splitter.feed(data)][1:]
 
     def seen(self) -> list[int | type]:
         return [body.offset if isinstance(body, Run) else type(body) for body in self.got()]
@@ -57,7 +57,7 @@ def size(run: Run) -> int:
     return len(encode_run(run))
 
 
-async def test_deliveries_stop_when_credit_is_used_up_and_go_on_where_they_stopped() -> None:
+async def test_deliveries_stop_without_credit_and_continue_when_granted() -> None:
     async with Workbench() as bench:
         client = await subscriber(bench, 1)
         await client.send(Subscribe(1, b"s"))
@@ -65,7 +65,7 @@ async def test_deliveries_stop_when_credit_is_used_up_and_go_on_where_they_stopp
             await bench.publish("s", str(number))
         assert client.seen() == [Subscribed, 1]
         one = size(client.runs()[0])
-        await client.grant(one - 1)  # the first took more than there was, and that is taken off
+        await client.grant(one - 1)  # the first run exceeded the credit, which is now negative
         assert client.seen() == [Subscribed, 1]
         await client.grant(1)
         assert client.seen() == [Subscribed, 1, 2]
@@ -77,7 +77,7 @@ async def test_deliveries_stop_when_credit_is_used_up_and_go_on_where_they_stopp
         assert client.meter.left == 1 + one - 1 + 1 + one + 1 + 100 * one - sum(map(size, client.runs()))
 
 
-async def test_a_client_that_has_ended_its_side_gets_its_answers_and_nothing_for_which_it_would_have_to_grant_more() -> None:
+async def test_half_closed_client_gets_its_replies_but_nothing_that_needs_more_credit() -> None:
     async with Workbench() as bench:
         client = await subscriber(bench, 1)
         await bench.publish("long", *["x" * 1000] * 100)
@@ -86,7 +86,7 @@ async def test_a_client_that_has_ended_its_side_gets_its_answers_and_nothing_for
         await bench.publish("s", "2")
         await client.send(Subscribe(2, b"long", history=True), Ping(3))
         before = client.seen()
-        assert Pong not in before  # it comes behind a history that waits for credit
+        assert Pong not in before  # it is queued behind a history that waits for credit
         rest = client.session.finish()
         assert rest is not None
         await rest
@@ -96,7 +96,7 @@ async def test_a_client_that_has_ended_its_side_gets_its_answers_and_nothing_for
         assert client.session.finish() is None
 
 
-async def test_of_what_one_turn_brings_only_as_many_runs_are_sent_as_there_is_credit_for() -> None:
+async def test_only_as_many_runs_of_a_tick_are_sent_as_credit_allows() -> None:
     async with Workbench() as bench:
         client = await subscriber(bench, 500)
         await client.send(Subscribe(1, b"s"))
@@ -107,7 +107,7 @@ async def test_of_what_one_turn_brings_only_as_many_runs_are_sent_as_there_is_cr
         assert [run.offset for run in client.runs()][-1] + client.runs()[-1].count - 1 == 20
 
 
-async def test_answers_do_not_wait_for_credit() -> None:
+async def test_replies_do_not_wait_for_credit() -> None:
     async with Workbench() as bench:
         client = await subscriber(bench, 1)
         await client.send(Subscribe(1, b"s"))
@@ -119,10 +119,10 @@ async def test_answers_do_not_wait_for_credit() -> None:
         assert client.seen()[5:] == [2]
 
 
-async def test_nothing_of_a_key_comes_after_it_was_unsubscribed_and_nothing_twice_when_it_is_subscribed_again() -> None:
+async def test_unsubscribed_key_gets_no_messages_and_a_new_subscription_no_duplicates() -> None:
     async with Workbench() as bench:
         for number in "123":
-            bench.clock.now += 1  # messages of one time may be one run
+            bench.clock.now += 1  # messages with the same time may be one run
             (receipt,) = await bench.publish("s", number)
         bench.clock.now += 1
         client = await subscriber(bench, 1)
@@ -139,7 +139,7 @@ async def test_nothing_of_a_key_comes_after_it_was_unsubscribed_and_nothing_twic
         assert [(body.key, body.offset) for body in tail[1:] if isinstance(body, Run)] == [(b"t", 1), (b"s", 3), (b"s", 4)]
 
 
-async def test_history_waits_for_credit_piece_by_piece_and_live_messages_come_behind_it() -> None:
+async def test_history_waits_for_credit_and_live_messages_follow_it() -> None:
     async with Workbench() as bench:
         payload = '"%s"' % ("x" * 20_000)
         (receipt, *_) = await bench.publish("s", *[payload] * 20)
@@ -152,7 +152,7 @@ async def test_history_waits_for_credit_piece_by_piece_and_live_messages_come_be
         assert client.seen() == [Subscribed, *range(1, 22)]
 
 
-async def test_a_client_that_grants_nothing_is_ended_when_more_waits_than_may_and_not_by_a_timeout() -> None:
+async def test_client_without_credit_is_closed_by_the_outbox_limit_not_by_a_timeout() -> None:
     async with Workbench(SMALL) as bench:
         client = await subscriber(bench, 1)
         await client.send(Subscribe(1, b"s"))
@@ -170,7 +170,7 @@ async def test_a_client_that_grants_nothing_is_ended_when_more_waits_than_may_an
         assert client.seen() == [Subscribed, 1, frames.Error]
 
 
-async def test_a_client_without_credit_that_does_not_read_either_is_ended_by_the_timeout() -> None:
+async def test_client_without_credit_that_does_not_read_is_closed_by_the_timeout() -> None:
     async with Workbench(SMALL) as bench:
         client = await subscriber(bench, 1)
         await client.send(Subscribe(1, b"s"))
@@ -180,7 +180,7 @@ async def test_a_client_without_credit_that_does_not_read_either_is_ended_by_the
         assert client.client.connection.closed == (1000, "Too slow")
 
 
-async def test_a_stream_that_may_skip_goes_on_with_its_newest_and_the_gap_says_exactly_what_is_missing() -> None:
+async def test_droppable_stream_skips_and_its_gaps_cover_exactly_the_missing_messages() -> None:
     async with Workbench(SMALL, [DROP]) as bench:
         client = await subscriber(bench, 1)
         await client.send(Subscribe(1, b"ticker"))
@@ -202,7 +202,7 @@ async def test_a_stream_that_may_skip_goes_on_with_its_newest_and_the_gap_says_e
         assert client.seen()[-1] == 141
 
 
-async def test_a_pause_of_the_transport_and_one_for_credit_end_only_together() -> None:
+async def test_delivery_needs_both_a_writable_transport_and_credit() -> None:
     async with Workbench() as bench:
         client = await subscriber(bench, 1)
         await client.send(Subscribe(1, b"s"))

@@ -1,4 +1,4 @@
-"""What the engine refuses is counted by reason, told once at debug level, and summed up in one line by the upkeep."""
+"""Refusals are counted by reason, logged at debug level, and summarized in one line by the upkeep."""
 
 import logging
 
@@ -10,7 +10,7 @@ from ropewalk.model.sessions import ConnectRequest, Refused
 from tests.unit.engine.workbench import Workbench, public
 
 
-class Nobody:
+class RefuseAll:
     async def authenticate(self, request: ConnectRequest, sid: str) -> Refused:
         return Refused("unauthorized")
 
@@ -19,7 +19,7 @@ def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[logging.LogRecor
     return [record for record in caplog.records if record.levelno == level]
 
 
-async def test_a_subscription_and_a_command_that_cannot_be_are_counted_by_reason() -> None:
+async def test_refused_subscriptions_and_commands_are_counted_by_reason() -> None:
     async with Workbench(Limits(ping_interval=0, max_subscriptions=1)) as bench:
         client = await bench.connect()
         for stream in ("one", "two", "three"):
@@ -29,11 +29,11 @@ async def test_a_subscription_and_a_command_that_cannot_be_are_counted_by_reason
         assert bench.stats.refusals == {Refusal.SUBSCRIPTIONS: 2, Refusal.UNUSABLE_COMMAND: 1}
 
 
-async def test_one_line_sums_up_what_was_refused_and_single_ones_are_told_at_debug_level_only(
+async def test_refusals_are_summarized_in_one_line_and_logged_singly_at_debug_level(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "ropewalk")
-    async with Workbench(authenticators=[Nobody()]) as bench:
+    async with Workbench(authenticators=[RefuseAll()]) as bench:
         for _ in range(50):
             await bench.connect()
         bench.clock.now += 1
@@ -45,7 +45,7 @@ async def test_one_line_sums_up_what_was_refused_and_single_ones_are_told_at_deb
     assert vars(summary)["auth"] == 50
 
 
-async def test_what_was_refused_last_is_told_when_the_node_stops_and_a_full_server_is_a_warning(
+async def test_last_refusals_are_logged_at_shutdown_and_capacity_refusals_as_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "ropewalk")

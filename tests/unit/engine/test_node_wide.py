@@ -1,4 +1,4 @@
-"""Several workers and a store process that exchange reports: whichever worker is asked tells of the whole node."""
+"""Workers and a store process exchange reports, so that each worker reports the whole node."""
 
 import logging
 
@@ -12,7 +12,7 @@ from ropewalk.model.report import SHUTTING_DOWN, Gauges, NodeReport
 
 
 class Process:
-    """What one process tells of itself."""
+    """The report of one process."""
 
     def __init__(self, **counts: int) -> None:
         self.counts = counts
@@ -41,7 +41,7 @@ class Places:
 
 
 class Node:
-    """A store process that may be away, and its workers."""
+    """A store process that may be unavailable, and its workers."""
 
     def __init__(self) -> None:
         self.store = Process(publications=1000)
@@ -60,7 +60,7 @@ class Node:
         return NodeWideInspector(name, f"run of {name}", own, exchange, places or Places(0, 0), own.figures)
 
 
-async def test_any_worker_tells_of_the_whole_node() -> None:
+async def test_each_worker_reports_the_whole_node() -> None:
     node = Node()
     first, second = Process(publications=1), Process(publications=20)
     workers = [node.worker("1", first), node.worker("2", second)]
@@ -74,7 +74,7 @@ async def test_any_worker_tells_of_the_whole_node() -> None:
     assert all(report.problems == () for report in reports)
 
 
-async def test_what_a_worker_tells_of_itself_is_of_now() -> None:
+async def test_own_values_of_a_worker_are_current() -> None:
     node, own = Node(), Process(publications=1)
     worker = node.worker("1", own)
     await worker.exchange()
@@ -82,7 +82,7 @@ async def test_what_a_worker_tells_of_itself_is_of_now() -> None:
     assert worker.report().counts["publications"] == 1002
 
 
-async def test_problems_say_whose_they_are_and_are_heard_of_by_every_worker() -> None:
+async def test_problems_name_their_worker_and_are_reported_by_all() -> None:
     node, troubled = Node(), Process()
     node.store.problems = ("the journal cannot be written",)
     troubled.problems = ("the app does not run",)
@@ -93,7 +93,7 @@ async def test_problems_say_whose_they_are_and_are_heard_of_by_every_worker() ->
         assert worker.report().problems == ("the journal cannot be written", "worker 2: the app does not run")
 
 
-async def test_a_worker_that_ends_says_so_itself_and_the_others_are_well() -> None:
+async def test_only_the_stopping_worker_reports_its_shutdown() -> None:
     node, leaving = Node(), Process()
     workers = [node.worker("1", Process()), node.worker("2", leaving)]
     leaving.problems = (SHUTTING_DOWN,)
@@ -103,7 +103,7 @@ async def test_a_worker_that_ends_says_so_itself_and_the_others_are_well() -> No
 
 
 @pytest.mark.parametrize("error", [Unavailable("the store process is away"), TimeoutError(), RuntimeError("a mistake")])
-async def test_without_the_store_process_what_was_heard_last_is_told_and_that_it_is_away(
+async def test_last_known_values_and_a_problem_are_reported_without_the_store_process(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = Node()
@@ -124,7 +124,7 @@ async def test_without_the_store_process_what_was_heard_last_is_told_and_that_it
     assert worker.report().problems == ()
 
 
-async def test_places_are_shared_by_all_workers() -> None:
+async def test_connection_places_are_shared_by_all_workers() -> None:
     node = Node()
     places = [Places(1, 10), Places(2, 20), Places(4, 40)]
     workers = [node.worker(str(number), Process(), each) for number, each in enumerate(places)]
@@ -136,7 +136,7 @@ async def test_places_are_shared_by_all_workers() -> None:
     assert places[0].elsewhere == (2, 20)
 
 
-async def test_no_counter_falls_when_the_store_process_is_started_again() -> None:
+async def test_counters_do_not_decrease_when_the_store_process_restarts() -> None:
     node = Node()
     workers = [node.worker(name, Process(publications=1)) for name in "123"]
     for worker in (*workers, *workers):
@@ -150,14 +150,12 @@ async def test_no_counter_falls_when_the_store_process_is_started_again() -> Non
         await worker.exchange()
         assert worker.report().counts["publications"] == 1003
         assert worker.report().workers <= 2
-    latecomer = node.worker("4", Process(publications=0))
-    await latecomer.exchange()
-    assert latecomer.report().counts["publications"] == 1003
+    late_worker = node.worker("4", Process(publications=0))
+    await late_worker.exchange()
+    assert late_worker.report().counts["publications"] == 1003
 
 
-async def test_exchanges_go_on_until_they_are_cancelled(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_exchanges_continue_until_cancelled(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     class Enough(BaseException):
         pass
 

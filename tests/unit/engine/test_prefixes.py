@@ -1,4 +1,4 @@
-"""Subscriptions by prefix in the engine: who gets what, and what is asked of the feed for it."""
+"""Subscriptions by prefix: delivery, and the prefixes that the feed listens to."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ from ropewalk.protocol.broky.splitter import FrameSplitter
 from tests.unit.engine.workbench import RecordingConnection, settle
 
 
-class Nobody:
+class UnboundedOwner:
     def overflowed(self) -> None:
         raise AssertionError("an outbox is full")
 
@@ -30,36 +30,36 @@ class Nobody:
         pass
 
 
-class HearingFeed:
-    """A `PrefixFeed` that remembers what it should hear, and answers when it is told to."""
+class RecordingFeed:
+    """A `PrefixFeed` that records its prefixes and waits for `answer` before it returns."""
 
     exact = False
     tells_losses = True
 
     def __init__(self) -> None:
-        self.hears: list[bytes] = []
+        self.listening: list[bytes] = []
         self.answer: asyncio.Future[None] | None = None
 
     async def listen_prefix(self, prefix: bytes) -> None:
-        self.hears.append(prefix)
+        self.listening.append(prefix)
         if self.answer is not None:
             await asyncio.shield(self.answer)
 
     def unlisten_prefix(self, prefix: bytes) -> None:
-        self.hears = [each for each in self.hears if each != prefix]
+        self.listening = [each for each in self.listening if each != prefix]
 
 
 class Bench:
     def __init__(self, feed: object | None = None) -> None:
-        self.feed = HearingFeed()
+        self.feed = RecordingFeed()
         self.hub = Hub(Stats(), lambda: 0.0)
-        self.heard: list[object] = []
-        self.prefixes = Prefixes(feed or self.feed, self.hub, str.encode, self.heard.append)  # type: ignore[arg-type]
+        self.listened: list[object] = []
+        self.prefixes = Prefixes(feed or self.feed, self.hub, str.encode, self.listened.append)  # type: ignore[arg-type]
 
     def link(self) -> tuple[Link, RecordingConnection]:
         connection = RecordingConnection()
         rules = Rulebook(StreamRules(), ())
-        return Link(Nobody(), connection, BrokyCodec(Welcome(), None), rules, Stats(), 10_000), connection
+        return Link(UnboundedOwner(), connection, BrokyCodec(Welcome(), None), rules, Stats(), 10_000), connection
 
     async def deliver(self, *streams: str) -> None:
         self.prefixes.deliver([Registered(stream, b"1", 1.0, "", 0) for stream in streams])
@@ -71,8 +71,8 @@ def wanted(prefix: str) -> tuple[Subscription, SubscribePrefix]:
 
 
 def got(connection: RecordingConnection) -> list[Body]:
-    cut = FrameSplitter()
-    return [decode(frame) for data in connection.written for frame in cut.feed(data)]
+    splitter = FrameSplitter()
+    return [decode(frame) for data in connection.written for frame in splitter.feed(data)]
 
 
 def keys(connection: RecordingConnection) -> list[str]:
@@ -88,7 +88,7 @@ async def test_messages_of_several_streams_keep_their_keys_in_one_write() -> Non
     assert len(connection.written) == 1
 
 
-async def test_who_leaves_gets_nothing_more_and_the_feed_is_told_when_nobody_is_left() -> None:
+async def test_feed_is_unlistened_when_the_last_listener_leaves() -> None:
     bench = Bench()
     (first, one), (second, two) = bench.link(), bench.link()
     subscription, command = wanted("a")
@@ -97,17 +97,17 @@ async def test_who_leaves_gets_nothing_more_and_the_feed_is_told_when_nobody_is_
     await bench.prefixes.join(second, other, command)
     bench.hub.leave(subscription.groups[0], first)
     await bench.deliver("ab")
-    assert (keys(one), keys(two), bench.feed.hears) == ([], ["ab"], [b"a", b"a"])
-    assert bench.heard == [bench.prefixes]
+    assert (keys(one), keys(two), bench.feed.listening) == ([], ["ab"], [b"a", b"a"])
+    assert bench.listened == [bench.prefixes]
     assert "ab" in bench.prefixes
     assert "b" not in bench.prefixes
     bench.hub.leave(other.groups[0], second)
-    assert bench.feed.hears == []
-    assert bench.heard == [bench.prefixes, bench.hub.heard]
+    assert bench.feed.listening == []
+    assert bench.listened == [bench.prefixes, bench.hub.heard]
     assert not bench.prefixes.by_length
 
 
-async def test_who_comes_while_the_last_one_leaves_is_not_deaf() -> None:
+async def test_listener_that_joins_while_the_last_one_leaves_receives_messages() -> None:
     bench = Bench()
     (first, _), (second, connection) = bench.link(), bench.link()
     subscription, command = wanted("a")
@@ -118,12 +118,12 @@ async def test_who_comes_while_the_last_one_leaves_is_not_deaf() -> None:
     bench.hub.leave(subscription.groups[0], first)
     bench.feed.answer.set_result(None)
     await joining
-    assert b"a" in bench.feed.hears
+    assert b"a" in bench.feed.listening
     await bench.deliver("ab")
     assert keys(connection) == ["ab"]
 
 
-async def test_who_is_gone_before_the_feed_listens_leaves_nothing_behind() -> None:
+async def test_listener_that_leaves_before_the_feed_listens_leaves_no_state() -> None:
     bench = Bench()
     link, _ = bench.link()
     bench.feed.answer = asyncio.get_running_loop().create_future()
@@ -132,20 +132,20 @@ async def test_who_is_gone_before_the_feed_listens_leaves_nothing_behind() -> No
     link.lose()
     bench.feed.answer.set_result(None)
     assert await joining is None
-    assert (bench.feed.hears, bench.prefixes.by_length) == ([], {})
+    assert (bench.feed.listening, bench.prefixes.by_length) == ([], {})
 
 
-async def test_a_feed_that_fails_and_one_that_cannot_are_told_apart() -> None:
+async def test_failing_feed_and_missing_support_are_distinguished() -> None:
     bench = Bench()
     bench.feed.answer = asyncio.get_running_loop().create_future()
     bench.feed.answer.set_exception(Unavailable("away"))
     link, _ = bench.link()
     assert await bench.prefixes.join(link, *wanted("a")) is AWAY
-    assert bench.feed.hears == []
+    assert bench.feed.listening == []
     assert await Bench(object()).prefixes.join(link, *wanted("a")) is NOT_HERE
 
 
-async def test_there_is_a_bound_on_prefixes_and_those_that_are_there_may_be_joined() -> None:
+async def test_number_of_prefixes_is_limited_and_existing_ones_can_be_joined() -> None:
     bench = Bench()
     link, _ = bench.link()
     for number in range(MOST_PREFIXES):
@@ -154,7 +154,7 @@ async def test_there_is_a_bound_on_prefixes_and_those_that_are_there_may_be_join
     assert await bench.prefixes.join(bench.link()[0], *wanted("7")) is None
 
 
-async def test_that_messages_may_be_lost_is_said_with_the_prefix_and_without_a_position() -> None:
+async def test_possible_loss_is_reported_with_the_prefix_and_no_position() -> None:
     bench = Bench()
     link, connection = bench.link()
     await bench.prefixes.join(link, *wanted("a/"))
@@ -163,7 +163,7 @@ async def test_that_messages_may_be_lost_is_said_with_the_prefix_and_without_a_p
 
 
 @pytest.mark.parametrize("times", [(1.0, 1.0), (1.0, 2.0)])
-async def test_transient_messages_of_two_streams_are_never_one_run(times: tuple[float, float]) -> None:
+async def test_transient_messages_of_two_streams_are_separate_runs(times: tuple[float, float]) -> None:
     bench = Bench()
     link, connection = bench.link()
     await bench.prefixes.join(link, *wanted(""))

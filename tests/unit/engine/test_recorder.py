@@ -1,4 +1,4 @@
-"""The recorder of a cluster: whatever fails on the way, each publication is in the journal once and in order."""
+"""The recorder of a cluster: each publication is in the journal once and in order, despite faults."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -21,21 +21,21 @@ from tests.journals import EVER
 
 
 class Cluster:
-    """A store, and nodes that reach it through bad links."""
+    """A store, and nodes that reach it through unreliable links."""
 
     def __init__(self, queue_limit: int = 100_000) -> None:
         self.clock = ManualClock()
         self.faults = Faults(latency=0.0)
         self.faults.heal()
-        self.chance = Random(7)
-        self._air = Air(self.faults, Counts(), self.chance)
+        self.random = Random(7)
+        self._air = Air(self.faults, Counts(), self.random)
         self.store = LosableStore(Rulebook(StreamRules(), ()), self.clock, self._air, queue_limit=queue_limit)
 
     def node(self, name: str) -> UnreliableBackend:
         return UnreliableBackend(self.store, self._air, name, lambda sid: None)
 
     def recorder(self, node: UnreliableBackend, journal: ArrowJournal) -> Recorder:
-        return Recorder(node.record_queue, journal, self.clock, self.chance.random)
+        return Recorder(node.record_queue, journal, self.clock, self.random.random)
 
 
 async def publish(node: UnreliableBackend, stream: str, first: int, count: int) -> None:
@@ -57,7 +57,7 @@ def dense(rows: list[Row], count: int) -> bool:
     return [(row.offset, row.value) for row in rows] == [(number, b"%d" % number) for number in range(1, count + 1)]
 
 
-async def test_what_other_nodes_register_is_recorded_under_the_same_positions(tmp_path: Path) -> None:
+async def test_publications_of_all_nodes_are_recorded_with_their_positions(tmp_path: Path) -> None:
     cluster = Cluster()
     one, two = cluster.node("one"), cluster.node("two")
     async with journals.running(tmp_path, cluster.clock) as (journal, recovered):
@@ -73,10 +73,10 @@ async def test_what_other_nodes_register_is_recorded_under_the_same_positions(tm
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_faults_and_crashes_record_everything_once(tmp_path: Path, seed: int) -> None:
-    """The recorder is killed again and again, with answers of the store lost in between. Its journal is one directory."""
+async def test_faults_and_crashes_record_each_publication_once(tmp_path: Path, seed: int) -> None:
+    """The recorder is killed repeatedly, and responses of the store are lost. Its journal is one directory."""
     cluster = Cluster()
-    chance = cluster.chance = Random(seed)
+    random = cluster.random = Random(seed)
     publisher, published, directory = cluster.node("publisher"), 0, tmp_path / "0"
     claiming = cluster.node("recorder")
     assert await claiming.record_queue.claim(CLAIM_SECONDS)
@@ -87,7 +87,7 @@ async def test_faults_and_crashes_record_everything_once(tmp_path: Path, seed: i
         recorder.recover(recovered, 0.0, 0.0)
         await journal.start()
         for _ in range(10):
-            count = chance.randint(0, 9)
+            count = random.randint(0, 9)
             await publish(publisher, "s", published + 1, count)
             published += count
             cluster.faults.unanswered, cluster.faults.unavailable = 0.3, 0.1
@@ -107,20 +107,20 @@ async def test_faults_and_crashes_record_everything_once(tmp_path: Path, seed: i
         assert recorder.missing == 0
 
 
-async def test_more_than_fits_at_once_is_recorded_in_order(tmp_path: Path) -> None:
+async def test_more_rows_than_one_batch_are_recorded_in_order(tmp_path: Path) -> None:
     cluster = Cluster()
     one = cluster.node("one")
     async with journals.running(tmp_path, cluster.clock) as (journal, _):
         recorder = cluster.recorder(one, journal)
         await recorder.record()
         await publish(one, "s", 1, ROWS_AT_ONCE + 10)
-        await recorder.stop()  # not started: nothing to end
+        await recorder.stop()  # not started: no effect
         assert await recorder.record() == ROWS_AT_ONCE
         assert await recorder.record() == 10
         assert dense((await recorded(journal))["s"], ROWS_AT_ONCE + 10)
 
 
-async def test_what_a_full_queue_dropped_is_counted_and_the_rest_recorded(tmp_path: Path) -> None:
+async def test_rows_dropped_by_a_full_queue_are_counted_and_the_rest_recorded(tmp_path: Path) -> None:
     cluster = Cluster(queue_limit=10)
     one = cluster.node("one")
     async with journals.running(tmp_path, cluster.clock) as (journal, _):
@@ -135,7 +135,7 @@ async def test_what_a_full_queue_dropped_is_counted_and_the_rest_recorded(tmp_pa
         assert recorder.gauges()["journal_missing_rows"] == 20
 
 
-async def test_a_second_recorder_waits_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_second_recorder_waits_and_reports_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster()
     one, two = cluster.node("one"), cluster.node("two")
     async with (
@@ -150,8 +150,8 @@ async def test_a_second_recorder_waits_and_says_so(tmp_path: Path, caplog: pytes
         assert "another node records" in waiting.health()
         cluster.clock.advance(CLAIM_SECONDS + 1)
         assert await waiting.record() == 3
-        said = [record.message.partition(";")[0] for record in caplog.records if record.name == "ropewalk.journal"]
-        assert said == ["another node records what is registered", "this node records what is registered from here on"]
+        logged = [record.message.partition(";")[0] for record in caplog.records if record.name == "ropewalk.journal"]
+        assert logged == ["another node records what is registered", "this node records what is registered from here on"]
         assert not waiting.health()
         await publish(one, "s", 4, 1)
         assert await recording.record() == 0
@@ -159,7 +159,7 @@ async def test_a_second_recorder_waits_and_says_so(tmp_path: Path, caplog: pytes
         assert "s" not in await recorded(first)
 
 
-async def test_it_runs_by_itself_and_empties_the_queue_at_its_end(tmp_path: Path) -> None:
+async def test_recorder_empties_the_queue_when_it_stops(tmp_path: Path) -> None:
     cluster = Cluster()
     one = cluster.node("one")
     async with journals.running(tmp_path, cluster.clock) as (journal, _):
@@ -170,7 +170,7 @@ async def test_it_runs_by_itself_and_empties_the_queue_at_its_end(tmp_path: Path
         assert dense((await recorded(journal))["s"], 3)
 
 
-async def test_a_store_that_is_away_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_unavailable_store_is_reported_and_nothing_is_lost(tmp_path: Path) -> None:
     cluster = Cluster()
     one, two = cluster.node("one"), cluster.node("two")
     async with journals.running(tmp_path, cluster.clock) as (journal, _):
@@ -187,11 +187,11 @@ async def test_a_store_that_is_away_is_said_and_nothing_is_lost(tmp_path: Path) 
         assert dense((await recorded(journal))["s"], 3)
 
 
-async def test_rows_of_sessions_come_to_the_recorder_from_every_node(tmp_path: Path) -> None:
+async def test_session_rows_of_all_nodes_are_recorded(tmp_path: Path) -> None:
     cluster = Cluster()
     one, two = cluster.node("one"), cluster.node("two")
     notes = QueuedNotes(two.record_queue, cluster.clock)
-    notes.note([journals.session("too early")])  # nobody records yet
+    notes.note([journals.session("too early")])  # no node records yet
     await notes.finish()
     async with journals.running(tmp_path, cluster.clock) as (journal, _):
         recorder = cluster.recorder(one, journal)

@@ -1,4 +1,4 @@
-"""Short pieces of history, encoded once for all who ask for the same."""
+"""Short replays are encoded once and cached."""
 
 import json
 
@@ -23,7 +23,7 @@ async def link() -> Link:
         return (await bench.connect()).session.link
 
 
-async def test_the_same_piece_is_encoded_once_and_others_are_not_taken_for_it() -> None:
+async def test_same_range_is_encoded_once_and_other_ranges_separately() -> None:
     short, to = ShortReplays(), await link()
     first = short.frames(to, "i", messages(1, 2, 3))
     assert short.frames(to, "i", messages(1, 2, 3)) is first
@@ -38,20 +38,20 @@ async def test_the_same_piece_is_encoded_once_and_others_are_not_taken_for_it() 
     assert len({first, *others}) == 4
 
 
-async def test_a_piece_with_holes_is_not_taken_for_one_without() -> None:
+async def test_range_with_holes_is_not_cached() -> None:
     short, to = ShortReplays(), await link()
     short.frames(to, "i", messages(1, 2, 3))
     assert short.frames(to, "i", messages(1, 3)) is None
 
 
-async def test_what_is_long_is_not_kept() -> None:
+async def test_long_range_is_not_cached() -> None:
     short, to = ShortReplays(), await link()
     assert short.frames(to, "i", messages(*range(1, SHORT_MESSAGES + 2))) is None
     assert short.frames(to, "i", messages(1, payload=b"1" * (SHORT_BYTES + 1))) is None
     assert offsets(short.frames(to, "i", messages(*range(1, SHORT_MESSAGES + 1)))) == list(range(1, SHORT_MESSAGES + 1))
 
 
-async def test_the_oldest_is_forgotten_for_a_new_one() -> None:
+async def test_oldest_range_is_evicted() -> None:
     short, to = ShortReplays(), await link()
     first, second = short.frames(to, "i", messages(1)), short.frames(to, "i", messages(2))
     for offset in range(3, SHORT_REPLAYS + 2):
@@ -60,5 +60,5 @@ async def test_the_oldest_is_forgotten_for_a_new_one() -> None:
     assert short.frames(to, "i", messages(1)) is not first
 
 
-async def test_nothing_is_no_frame() -> None:
+async def test_empty_range_has_no_frames() -> None:
     assert ShortReplays().frames(await link(), "i", ()) == b""

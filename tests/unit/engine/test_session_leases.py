@@ -1,6 +1,6 @@
-"""Sessions over a store that several nodes share: when they are written, how often, and what a store that is down costs.
+"""Sessions in a store shared by several nodes: when they are written, how often, and store outages.
 
-In virtual time: nothing here waits.
+Runs in virtual time.
 """
 
 import asyncio
@@ -31,18 +31,18 @@ from tests.unit.engine.workbench import Client, Clock, Workbench, public
 PATIENT = Limits(ping_interval=0, sessions_ttl=60.0, presence_ttl=5.0, resume_timeout=1e9)
 
 BETWEEN_RENEWALS = 3.5 * RENEW_SECONDS
-"""Seconds after which a node that has just started has renewed its lease, and does not renew it in the next moment."""
+"""Seconds after a node's start that are between two renewals of its lease."""
 
 
-class Everybody:
+class SameUser:
     """Implements `ports.Authenticator`: all clients are the same user."""
 
     async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted:
         return Accepted("bo")
 
 
-class Ends(SessionLog):
-    """Remembers which sessions the application was told of, if there was one."""
+class RecordingSessionLog(SessionLog):
+    """Records the sessions that ended."""
 
     def __init__(self, ended: list[str]) -> None:
         self._ended = ended
@@ -57,7 +57,7 @@ class VirtualClock(Clock):
 
 
 class Cluster:
-    """Nodes over one store. `writes`: what they wrote, call by call. `missed`: what the feed of each calls after a loss."""
+    """Nodes over one store. `writes`: the batches they wrote. `missed`: the loss callbacks of their feeds."""
 
     def __init__(self) -> None:
         faults = Faults(latency=0.0)
@@ -76,20 +76,20 @@ class Cluster:
         backend = UnreliableBackend(self.store, self._air, f"node {self._started}", self.over.append)
         write = backend.leases.write
 
-        async def remember(sessions: Any) -> Any:
+        async def record_write(sessions: Any) -> Any:
             self.writes.append(list(sessions))
             return await write(sessions)
 
         start = backend.feed.start
 
-        async def start_and_remember(deliver: Any, obey: Any, missed: Callable[[], None]) -> None:
+        async def start_and_record(deliver: Any, obey: Any, missed: Callable[[], None]) -> None:
             self.missed.append(missed)
             await start(deliver, obey, missed)
 
-        backend.leases.write = remember  # type: ignore[method-assign]
-        backend.feed.start = start_and_remember  # type: ignore[assignment, method-assign]
+        backend.leases.write = record_write  # type: ignore[method-assign]
+        backend.feed.start = start_and_record  # type: ignore[assignment, method-assign]
         return await Workbench(
-            PATIENT, authenticators=[Everybody()], backend=backend, session_log=Ends(self.ended), clock=self.clock
+            PATIENT, authenticators=[SameUser()], backend=backend, session_log=RecordingSessionLog(self.ended), clock=self.clock
         ).__aenter__()
 
 
@@ -103,11 +103,11 @@ def kill(node: Workbench) -> None:
     node.backend.die()
 
 
-def in_cluster(story: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
-    async def told() -> None:
-        await story(Cluster())
+def run_in_cluster(scenario: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        await scenario(Cluster())
 
-    run(told())
+    run(main())
 
 
 async def subscribed(node: Workbench, stream: str = "s") -> Client:
@@ -120,8 +120,8 @@ def welcome(client: Client) -> dict[str, Any]:
     return client.connection.replies()[0]
 
 
-def test_changes_of_many_sessions_are_written_together_a_moment_later() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_changes_of_many_sessions_are_written_in_one_batch() -> None:
+    async def scenario(cluster: Cluster) -> None:
         node = await cluster.node()
         clients = [await subscribed(node) for _ in range(20)]
         assert cluster.writes == []
@@ -130,13 +130,13 @@ def test_changes_of_many_sessions_are_written_together_a_moment_later() -> None:
         assert {write.sid for write in cluster.writes[0]} == {client.sid for client in clients}
         assert all(public("s") in write.snapshot.subscriptions for write in cluster.writes[0])
         await asyncio.sleep(10)
-        assert len(cluster.writes) == 1  # one that does not change costs nothing
+        assert len(cluster.writes) == 1  # an unchanged session is not written again
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_client_hears_its_sid_when_a_store_that_is_near_knows_it_or_is_away() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_welcome_waits_for_a_near_store_up_to_a_limit() -> None:
+    async def scenario(cluster: Cluster) -> None:
         node = await cluster.node()
         assert isinstance(node.backend, UnreliableBackend)
         node.backend.leases.near = True
@@ -148,26 +148,26 @@ def test_a_client_hears_its_sid_when_a_store_that_is_near_knows_it_or_is_away() 
             await asyncio.sleep(seconds)
             assert welcome(client)["type"] == "welcome"
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_session_outlives_its_node_with_what_was_written() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_session_survives_its_node_with_the_written_state() -> None:
+    async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
         client = await subscribed(first)
         await asyncio.sleep(2 * WRITE_SECONDS)
         await client.send(command="subscribe", identifier=public("late"))
-        kill(first)  # before that is written
+        kill(first)  # before the change is written
         back = await second.connect(client.sid)
         await asyncio.sleep(1)
         assert welcome(back)["restored"] is True
         assert welcome(back)["restored_ids"] == [public("s")]
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_session_that_began_right_before_its_node_died_is_not_known() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_session_not_written_before_its_node_died_is_unknown() -> None:
+    async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
         client = await subscribed(first)
         kill(first)
@@ -175,11 +175,11 @@ def test_a_session_that_began_right_before_its_node_died_is_not_known() -> None:
         await asyncio.sleep(1)
         assert "restored" not in welcome(back)
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_connection_that_only_looks_alive_is_closed_when_its_session_goes_on_elsewhere() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_stale_connection_is_closed_when_its_session_resumes_elsewhere() -> None:
+    async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
         client = await subscribed(first)
         await asyncio.sleep(2 * WRITE_SECONDS)
@@ -191,11 +191,11 @@ def test_a_connection_that_only_looks_alive_is_closed_when_its_session_goes_on_e
         assert (back.connection.closed, cluster.over) == (None, [])
         assert cluster.store.presence.roster.page("s", "", 10).total == 1
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_session_that_was_written_between_the_steps_of_an_unsubscribe_is_no_member_any_more() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_session_written_during_an_unsubscribe_is_no_longer_a_member() -> None:
+    async def scenario(cluster: Cluster) -> None:
         node, bo, roster = await cluster.node(), Member("bo"), cluster.store.presence.roster
         granted = {public("kept"): Subscribed(("kept",), presence="kept")}
         cluster.store.sessions.save("sid", SessionSnapshot("bo", granted, members={"kept": bo, "left": bo}), 60.0)
@@ -205,11 +205,11 @@ def test_a_session_that_was_written_between_the_steps_of_an_unsubscribe_is_no_me
         await asyncio.sleep(1)
         assert [roster.page(stream, "", 10).total for stream in ("kept", "left", "joined last")] == [1, 0, 0]
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_store_that_is_down_costs_no_connection_and_the_sessions_are_written_afterwards() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_store_outage_closes_no_connection_and_sessions_are_written_afterwards() -> None:
+    async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
         client = await subscribed(first)
         await asyncio.sleep(1)
@@ -217,7 +217,7 @@ def test_a_store_that_is_down_costs_no_connection_and_the_sessions_are_written_a
         left = await first.connect()
         left.session.lost()
         await asyncio.sleep(2 * LEASE_SECONDS + PATIENT.presence_ttl)
-        assert cluster.store.presence.roster.page("s", "", 10).total == 0  # the others took the node for dead
+        assert cluster.store.presence.roster.page("s", "", 10).total == 0  # the node was declared dead
         link_of(first).cut = False
         await asyncio.sleep(3 * RENEW_SECONDS)
         assert client.connection.closed is None
@@ -226,11 +226,11 @@ def test_a_store_that_is_down_costs_no_connection_and_the_sessions_are_written_a
         assert cluster.over == [left.sid]
         assert "restored" in welcome(await second.connect(client.sid))
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_session_that_ends_for_good_is_over_for_all_nodes() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_ended_session_is_over_for_all_nodes() -> None:
+    async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
         client = await subscribed(first)
         await asyncio.sleep(1)
@@ -239,11 +239,11 @@ def test_a_session_that_ends_for_good_is_over_for_all_nodes() -> None:
         assert cluster.over == [client.sid]
         assert "restored" not in welcome(await second.connect(client.sid))
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_remote_disconnect_counts_each_session_once_wherever_it_is() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_remote_disconnect_counts_each_session_once() -> None:
+    async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
         live, away = await subscribed(first), await subscribed(second)
         away.session.lost()
@@ -257,22 +257,22 @@ def test_a_remote_disconnect_counts_each_session_once_wherever_it_is() -> None:
         for client in (live, away, unwritten):
             assert "restored" not in welcome(await second.connect(client.sid))
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_store_of_one_process_is_asked_for_nothing_while_sessions_live() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_store_of_a_single_process_is_not_written_while_sessions_live() -> None:
+    async def scenario(cluster: Cluster) -> None:
         async with Workbench(PATIENT) as bench:
             client = await subscribed(bench)
             await asyncio.sleep(10)
             assert bench.backend.gauges()["sessions_kept"] == 0
             assert client.connection.closed is None
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_sessions_of_the_store_are_bounded_by_those_that_live_or_are_away() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_sessions_in_the_store_are_removed_after_their_ttl() -> None:
+    async def scenario(cluster: Cluster) -> None:
         node = await cluster.node()
         for _ in range(50):
             client = await subscribed(node)
@@ -283,11 +283,11 @@ def test_sessions_of_the_store_are_bounded_by_those_that_live_or_are_away() -> N
         assert (len(sessions), sessions.nodes()) == (0, set())
         assert len(cluster.over) == 50
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_client_that_leaves_while_its_resume_waits_for_the_store_is_nobodys_mistake(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(cluster: Cluster) -> None:
+def test_client_that_leaves_while_its_resume_waits_logs_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(cluster: Cluster) -> None:
         node = await cluster.node()
         client = await subscribed(node)
         await asyncio.sleep(2 * WRITE_SECONDS)
@@ -299,11 +299,11 @@ def test_a_client_that_leaves_while_its_resume_waits_for_the_store_is_nobodys_mi
         await asyncio.sleep(LEASE_SECONDS)
         assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_restored_session_that_subscribes_again_is_answered_when_the_store_is_back() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_restored_session_that_subscribes_again_is_answered_after_an_outage() -> None:
+    async def scenario(cluster: Cluster) -> None:
         node = await cluster.node()
         client = await subscribed(node)
         await asyncio.sleep(2 * WRITE_SECONDS)
@@ -317,11 +317,11 @@ def test_a_restored_session_that_subscribes_again_is_answered_when_the_store_is_
         await asyncio.sleep(10)
         assert back.seen() == ["welcome", "confirm_subscription", "confirm_history"]
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_restored_session_is_written_with_its_members_however_long_the_store_takes_to_hand_them_over() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_restored_session_is_written_with_its_members_while_the_adoption_is_pending() -> None:
+    async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
         client = await subscribed(first)
         await asyncio.sleep(2 * WRITE_SECONDS)
@@ -339,11 +339,11 @@ def test_a_restored_session_is_written_with_its_members_however_long_the_store_t
         answered.set()
         await asyncio.sleep(2 * WRITE_SECONDS)
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_who_joins_gets_everything_also_where_a_server_of_the_store_answers_that_is_behind() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_join_is_complete_when_a_store_replica_lags() -> None:
+    async def scenario(cluster: Cluster) -> None:
         node = await cluster.node()
         await subscribed(node)
         await node.publish("s", "1")
@@ -365,13 +365,13 @@ def test_who_joins_gets_everything_also_where_a_server_of_the_store_answers_that
         assert [each for each in late.seen() if isinstance(each, int)] == [1, 2, 3, 4]
         assert answers == []
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_client_that_comes_while_the_store_is_down_is_subscribed_once_it_is_back() -> None:
-    """Clients take a rejection for final."""
+def test_subscribe_during_an_outage_is_answered_after_it() -> None:
+    """Clients treat a rejection as final."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         node = await cluster.node()
         link_of(node).cut = True
         client = await subscribed(node)
@@ -383,11 +383,11 @@ def test_a_client_that_comes_while_the_store_is_down_is_subscribed_once_it_is_ba
         await node.publish("s", "1")
         assert client.seen()[-1] == 1
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_node_stops_without_a_store_that_is_away() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_node_stops_within_the_lease_time_without_its_store() -> None:
+    async def scenario(cluster: Cluster) -> None:
         node, other = await cluster.node(), await cluster.node()
         client = await subscribed(node)
         await asyncio.sleep(LEASE_SECONDS)
@@ -399,11 +399,11 @@ def test_a_node_stops_without_a_store_that_is_away() -> None:
         await asyncio.sleep(2 * LEASE_SECONDS)
         assert welcome(await other.connect(client.sid))["restored"] is True
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_what_is_left_of_a_stream_that_the_store_has_lost_does_not_reach_who_joined_after_it() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_late_message_of_a_lost_epoch_does_not_reach_a_new_subscriber() -> None:
+    async def scenario(cluster: Cluster) -> None:
         node = await cluster.node()
         early = await subscribed(node)
         await node.publish("s", "1")
@@ -413,7 +413,7 @@ def test_what_is_left_of_a_stream_that_the_store_has_lost_does_not_reach_who_joi
         history = {"streams": {"s": {"epoch": "", "offset": 0}}}
         await late.send(command="subscribe", identifier=public("s"), history=history)
         await asyncio.sleep(10)
-        node.node._deliver([replace(last, offset=2)])  # it was on its way
+        node.node._deliver([replace(last, offset=2)])  # it was in transit
         await asyncio.sleep(1)
         assert [each for each in late.seen() if isinstance(each, int)] == []
         await node.publish("s", "9")
@@ -421,11 +421,11 @@ def test_what_is_left_of_a_stream_that_the_store_has_lost_does_not_reach_who_joi
         assert [each for each in late.seen() if isinstance(each, int)] == [1]
         assert early.seen()[-2:] == ["reject_history", 1]
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_an_answer_that_was_overtaken_by_the_feed_is_not_taken_for_old() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_replay_overtaken_by_the_feed_is_not_repeated() -> None:
+    async def scenario(cluster: Cluster) -> None:
         node = await cluster.node()
         await subscribed(node)
         await node.publish("s", "1")
@@ -445,11 +445,11 @@ def test_an_answer_that_was_overtaken_by_the_feed_is_not_taken_for_old() -> None
         assert asked == [1]
         assert [each for each in late.seen() if isinstance(each, int)] == [1, 2]
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_who_joins_while_its_node_gets_a_new_lease_stays_a_member() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_member_that_joins_while_its_node_renews_its_lease_stays() -> None:
+    async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
         join, answered = first.backend.presence.join, asyncio.Event()
 
@@ -470,11 +470,11 @@ def test_who_joins_while_its_node_gets_a_new_lease_stays_a_member() -> None:
         await asyncio.sleep(LEASE_SECONDS + PATIENT.presence_ttl)
         assert await members(second) == ["bo"]
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_who_moves_to_another_node_while_its_join_is_under_way_is_a_member_there() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_member_that_moves_to_another_node_during_its_join_is_a_member_there() -> None:
+    async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
 
         async def never_join(stream: str, sid: str, member: Member) -> list[PresenceEvent]:
@@ -488,15 +488,15 @@ def test_who_moves_to_another_node_while_its_join_is_under_way_is_a_member_there
         await asyncio.sleep(WRITE_SECONDS)
         assert await members(second) == ["bo"]
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
 async def members(node: Workbench) -> list[str]:
     return [member.id for member in (await node.backend.presence.page("s", "", 10)).members]
 
 
-def test_a_store_that_lost_its_data_gets_the_sessions_that_live_again_and_nobody_is_disconnected() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_store_that_lost_its_data_gets_the_live_sessions_again() -> None:
+    async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
         clients = [await subscribed(first), await subscribed(second)]
         await asyncio.sleep(LEASE_SECONDS)
@@ -506,11 +506,11 @@ def test_a_store_that_lost_its_data_gets_the_sessions_that_live_again_and_nobody
         clients[0].session.lost()
         assert welcome(await second.connect(clients[0].sid))["restored"] is True
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_node_whose_store_was_out_of_reach_renews_its_lease_at_once() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_reported_loss_of_the_feed_renews_the_lease_at_once() -> None:
+    async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
         client = await subscribed(first)
         await asyncio.sleep(BETWEEN_RENEWALS)
@@ -520,11 +520,11 @@ def test_a_node_whose_store_was_out_of_reach_renews_its_lease_at_once() -> None:
         client.session.lost()
         assert welcome(await second.connect(client.sid))["restored"] is True
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_node_that_comes_back_after_long_does_not_bring_back_sessions_that_are_over() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_node_that_returns_late_does_not_revive_expired_sessions() -> None:
+    async def scenario(cluster: Cluster) -> None:
         first, _ = await cluster.node(), await cluster.node()
         client = await subscribed(first)
         await asyncio.sleep(LEASE_SECONDS)
@@ -536,11 +536,11 @@ def test_a_node_that_comes_back_after_long_does_not_bring_back_sessions_that_are
         assert client.connection.closed is not None
         assert cluster.store.sessions.live_on("node 1") == []
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_client_that_comes_back_to_its_node_while_the_store_is_down_is_let_in_with_a_new_session() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_client_that_reconnects_during_an_outage_gets_a_new_session() -> None:
+    async def scenario(cluster: Cluster) -> None:
         node = await cluster.node()
         client = await subscribed(node)
         await asyncio.sleep(LEASE_SECONDS)
@@ -550,11 +550,11 @@ def test_a_client_that_comes_back_to_its_node_while_the_store_is_down_is_let_in_
         await asyncio.sleep(10)
         assert "restored" not in welcome(back)
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_who_joins_while_a_stream_begins_anew_is_told_so_and_not_taken_for_slow() -> None:
-    async def story(cluster: Cluster) -> None:
+def test_client_that_joins_during_an_epoch_change_is_not_closed() -> None:
+    async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
         await subscribed(first)
         await second.publish("s", "1")
@@ -571,23 +571,23 @@ def test_who_joins_while_a_stream_begins_anew_is_told_so_and_not_taken_for_slow(
         assert client.connection.replies()[-1]["message"] == 3
         assert {"reject_history", "confirm_history"} & set(client.seen())
 
-    in_cluster(story)
+    run_in_cluster(scenario)
 
 
-def test_a_place_that_a_session_has_left_is_given_back_also_after_its_end() -> None:
-    """It left while the store did not answer, and was gone before that did."""
+def test_member_that_left_during_an_outage_is_removed_after_it() -> None:
+    """It left while the store did not respond, and its session ended before the store did."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         node, tasks = await cluster.node(), Tasks()
         client = await subscribed(node)
         link_of(node).cut = True
         client.session.lost()
         client.session.members = None
         PersistentPresence(node.backend.presence, tasks, Random(1).random).settle(client.session, "s")
-        await asyncio.sleep(LEASE_SECONDS - RENEW_SECONDS - 0.5)  # the node is not taken for dead
+        await asyncio.sleep(LEASE_SECONDS - RENEW_SECONDS - 0.5)  # the node is not declared dead
         link_of(node).cut = False
         await asyncio.sleep(2 * LEASE_SECONDS)
         assert cluster.store.presence.roster.page("s", "", 9).members == ()
         await tasks.cancel()
 
-    in_cluster(story)
+    run_in_cluster(scenario)

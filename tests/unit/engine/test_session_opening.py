@@ -1,4 +1,4 @@
-"""A sid is not enough where its client shows more: a token that comes along must fit, and so must what the application sees."""
+"""Resuming by sid: a token and the credentials seen by the application must belong to the same user."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ PATIENT = Limits(ping_interval=0, resume_timeout=3600, disconnect_rate=0)
 
 
 class Tokens:
-    """The token says who it is; one that is bad is refused, and without one others are asked."""
+    """The token is the user; `bad` is refused, and without a token the next authenticator decides."""
 
     async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted | Refused | None:
         if not request.token:
@@ -25,17 +25,17 @@ class Tokens:
 
 
 class ByCookie(Script):
-    """Knows its users by their cookie: what comes before the dash."""
+    """Takes the user from the cookie: the part before the dash."""
 
     async def connect(self, context: CallContext, wanted: Callable[[], bool] = lambda: True) -> ConnectResult:
         await super().connect(context, wanted)
-        name = context.headers.get("cookie", "nobody").partition("-")[0]
+        name = context.headers.get("cookie", "unknown").partition("-")[0]
         return (
-            ConnectResult(False) if name == "nobody" else ConnectResult(True, name, state={"seen": context.headers["cookie"]})
+            ConnectResult(False) if name == "unknown" else ConnectResult(True, name, state={"seen": context.headers["cookie"]})
         )
 
 
-async def away(bench: Workbench, token: str = "", cookie: str = "") -> Client:
+async def detach(bench: Workbench, token: str = "", cookie: str = "") -> Client:
     client = await bench.connect(token=token, cookie=cookie)
     await client.send(command="subscribe", identifier=CHAT if bench.node.application else public("s"))
     client.session.lost()
@@ -50,16 +50,16 @@ def is_restored(client: Client) -> bool:
 # --- tokens ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_sid_shown_with_another_users_token_is_not_used_up() -> None:
+async def test_sid_is_not_consumed_by_another_users_token() -> None:
     async with Workbench(PATIENT, authenticators=[Tokens()]) as bench:
-        client = await away(bench, token="bo")
+        client = await detach(bench, token="bo")
         thief, bad = await bench.connect(client.sid, token="eve"), await bench.connect(client.sid, token="bad")
         assert (is_restored(thief), thief.session.ids) == (False, "eve")
         assert bad.connection.closed == (1000, "Auth Failed")
         assert is_restored(await bench.connect(client.sid, token="bo"))
 
 
-async def test_a_live_session_is_not_taken_over_with_another_users_token() -> None:
+async def test_live_session_is_not_taken_over_with_another_users_token() -> None:
     async with Workbench(PATIENT, authenticators=[Tokens()]) as bench:
         client = await bench.connect(token="bo")
         thief = await bench.connect(client.sid, token="eve")
@@ -68,22 +68,22 @@ async def test_a_live_session_is_not_taken_over_with_another_users_token() -> No
         assert is_restored(await bench.connect(client.sid, token="bo"))
 
 
-async def test_a_session_that_the_application_admitted_does_not_resume_with_another_users_token() -> None:
-    script = Script()  # everybody is bo
+async def test_session_accepted_by_the_application_does_not_resume_with_another_users_token() -> None:
+    script = Script()  # accepts all as bo
     async with Workbench(PATIENT, authenticators=[Tokens()], application=script) as bench:
-        client = await away(bench)
+        client = await detach(bench)
         thief = await bench.connect(client.sid, token="eve")
         assert (is_restored(thief), thief.session.ids) == (False, "eve")
         assert is_restored(await bench.connect(client.sid, token="bo"))
 
 
-async def test_a_token_that_nobody_looks_at_does_not_keep_a_session_of_a_public_server_away() -> None:
+async def test_unchecked_token_does_not_prevent_a_resume_on_a_public_server() -> None:
     async with Workbench(PATIENT, authenticators=[NoAuth()]) as bench:
-        client = await away(bench)
-        assert is_restored(await bench.connect(client.sid, token="whatever"))
+        client = await detach(bench)
+        assert is_restored(await bench.connect(client.sid, token="unchecked"))
 
 
-async def test_a_session_of_the_base_protocol_is_not_ended_by_whoever_shows_its_sid() -> None:
+async def test_base_protocol_session_is_not_ended_by_its_sid() -> None:
     async with Workbench(PATIENT) as bench:
         client = await bench.connect(extended=False)
         assert not is_restored(await bench.connect(client.sid))
@@ -94,25 +94,25 @@ async def test_a_session_of_the_base_protocol_is_not_ended_by_whoever_shows_its_
 
 
 @pytest.mark.parametrize("cookie", ["bo-1", ""])
-async def test_whoever_shows_the_same_or_nothing_resumes_without_the_application(cookie: str) -> None:
+async def test_same_or_no_cookie_resumes_without_calling_the_application(cookie: str) -> None:
     script = ByCookie()
     async with Workbench(PATIENT, authenticators=(), application=script) as bench:
-        client = await away(bench, cookie="bo-1")
+        client = await detach(bench, cookie="bo-1")
         assert is_restored(await bench.connect(client.sid, cookie=cookie, pi="5"))
-        assert script.told.count("connect") == 1
+        assert script.events.count("connect") == 1
 
 
-async def test_a_cookie_that_was_renewed_is_shown_to_the_application_and_the_session_goes_on() -> None:
+async def test_renewed_cookie_is_checked_by_the_application_and_the_session_resumes() -> None:
     script = ByCookie()
     async with Workbench(PATIENT, authenticators=(), application=script) as bench:
-        client = await away(bench, cookie="bo-1")
+        client = await detach(bench, cookie="bo-1")
         back = await bench.connect(client.sid, cookie="bo-2")
         await settle()
         assert back.connection.replies()[0]["restored_ids"] == [CHAT]
-        assert sorted(script.told[1:]) == ["connect", "connect", "disconnect", "restored", "subscribe"]
+        assert sorted(script.events[1:]) == ["connect", "connect", "disconnect", "restored", "subscribe"]
         _, asked = script.callers
         assert asked.sid not in (client.sid, back.sid)
-        (disconnect_call,) = script.disconnect_calls  # of the Connect by which it was asked
+        (disconnect_call,) = script.disconnect_calls  # for the Connect call of the check
         assert (disconnect_call.context.sid, disconnect_call.context.ids, disconnect_call.subscriptions) == (
             asked.sid,
             "bo",
@@ -124,38 +124,38 @@ async def test_a_cookie_that_was_renewed_is_shown_to_the_application_and_the_ses
         assert restore_call.context.headers == {"cookie": "bo-2"}
         back.session.lost()
         await settle()
-        assert is_restored(await bench.connect(back.sid, cookie="bo-2"))  # which is now what it was admitted with
-        assert script.told.count("connect") == 2
-    assert len(script.disconnect_calls) == script.told.count("connect")
+        assert is_restored(await bench.connect(back.sid, cookie="bo-2"))  # the session now has the new cookie
+        assert script.events.count("connect") == 2
+    assert len(script.disconnect_calls) == script.events.count("connect")
 
 
-@pytest.mark.parametrize(("cookie", "ids"), [("eve-1", "eve"), ("nobody", "")])
-async def test_a_session_does_not_resume_for_whom_the_application_takes_for_somebody_else(cookie: str, ids: str) -> None:
+@pytest.mark.parametrize(("cookie", "ids"), [("eve-1", "eve"), ("unknown", "")])
+async def test_session_does_not_resume_for_another_user_of_the_application(cookie: str, ids: str) -> None:
     script = ByCookie()
     async with Workbench(PATIENT, authenticators=(), application=script) as bench:
-        client = await away(bench, cookie="bo-1")
+        client = await detach(bench, cookie="bo-1")
         thief = await bench.connect(client.sid, cookie=cookie)
         await settle()
         assert (is_restored(thief), thief.session.ids) == (False, ids)
         owner = await bench.connect(client.sid, cookie="bo-1")
         assert is_restored(owner)
-    admitted = [context for context in script.callers if not context.headers["cookie"].startswith("nobody")]
+    admitted = [context for context in script.callers if not context.headers["cookie"].startswith("unknown")]
     assert len(script.disconnect_calls) == len(admitted)
 
 
-async def test_a_session_is_still_there_when_the_application_could_not_be_asked() -> None:
+async def test_session_is_kept_when_the_application_is_unavailable() -> None:
     script = ByCookie()
     async with Workbench(PATIENT, authenticators=(), application=script) as bench:
-        client = await away(bench, cookie="bo-1")
+        client = await detach(bench, cookie="bo-1")
         script.connect_result = Unavailable("down")
         assert (await bench.connect(client.sid, cookie="bo-2")).connection.closed == (1011, "Auth Error")
         script.connect_result = ConnectResult(True)
         assert is_restored(await bench.connect(client.sid, cookie="bo-2"))
 
 
-async def test_a_session_that_was_known_by_its_token_is_not_asked_about() -> None:
+async def test_session_accepted_by_token_resumes_without_calling_the_application() -> None:
     script = ByCookie()
     async with Workbench(PATIENT, authenticators=[Tokens()], application=script) as bench:
-        client = await away(bench, token="bo", cookie="bo-1")
+        client = await detach(bench, token="bo", cookie="bo-1")
         assert is_restored(await bench.connect(client.sid, cookie="bo-2"))
-        assert "connect" not in script.told
+        assert "connect" not in script.events

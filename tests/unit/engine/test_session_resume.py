@@ -1,4 +1,4 @@
-"""Atomic resume: welcome first, live held until the history request is answered, a gap that is said."""
+"""Atomic resume: welcome first, live messages held until the history request is answered, gaps reported."""
 
 import asyncio
 import json
@@ -15,15 +15,9 @@ PATIENT = Limits(ping_interval=0, resume_timeout=3600)
 IMPATIENT = Limits(ping_interval=0, resume_timeout=0)
 
 
-async def subscribed(bench: Workbench, stream: str = "s") -> Client:
-    client = await bench.connect()
-    await client.send(command="subscribe", identifier=public(stream))
-    return client
-
-
-async def test_a_restored_session_is_welcomed_first_and_held_until_it_asks() -> None:
+async def test_restored_session_is_welcomed_first_and_held_until_it_requests_history() -> None:
     async with Workbench(PATIENT) as bench:
-        client = await subscribed(bench)
+        client = await bench.subscribed("s")
         (receipt,) = await bench.publish("s", "1")
         client.session.lost()
         await bench.publish("s", "2")
@@ -38,9 +32,9 @@ async def test_a_restored_session_is_welcomed_first_and_held_until_it_asks() -> 
         assert back.seen() == ["welcome", 2, 3, "confirm_history", 4]
 
 
-async def test_a_session_that_does_not_ask_in_time_is_told_of_the_gap_and_goes_live() -> None:
+async def test_session_that_requests_no_history_in_time_gets_a_gap_and_goes_live() -> None:
     async with Workbench(IMPATIENT) as bench:
-        client = await subscribed(bench)
+        client = await bench.subscribed("s")
         client.session.lost()
         await bench.publish("s", "1")
         back = await bench.connect(client.sid)
@@ -51,10 +45,10 @@ async def test_a_session_that_does_not_ask_in_time_is_told_of_the_gap_and_goes_l
         assert back.connection.replies()[1]["reason"] == "unclaimed"
 
 
-async def test_a_session_whose_commands_are_not_handled_yet_has_not_missed_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of them may wait for a store that does not answer, and the claim of another stream behind it."""
+async def test_resume_timeout_does_not_apply_while_commands_are_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command may wait for a slow store, with the history request of another stream queued behind it."""
     async with Workbench(IMPATIENT) as bench:
-        client = await subscribed(bench)
+        client = await bench.subscribed("s")
         (receipt,) = await bench.publish("s", "1")
         client.session.lost()
         await bench.publish("s", "2")
@@ -78,14 +72,14 @@ async def test_a_session_whose_commands_are_not_handled_yet_has_not_missed_its_t
 
 
 async def unclaimed(bench: Workbench, back: Client) -> None:
-    """The resume timeout ends."""
+    """Let the resume timeout expire."""
     for subscription in back.session.subscriptions.values():
         await bench.node.joiner.abandon(back.session.link, subscription)
 
 
-async def test_what_was_held_since_the_restore_is_delivered_before_the_gap_is_said() -> None:
+async def test_messages_held_since_the_restore_are_delivered_before_the_gap() -> None:
     async with Workbench(PATIENT) as bench:
-        client = await subscribed(bench)
+        client = await bench.subscribed("s")
         (receipt,) = await bench.publish("s", "1")
         client.session.lost()
         await bench.publish("s", "2", "3")
@@ -98,15 +92,15 @@ async def test_what_was_held_since_the_restore_is_delivered_before_the_gap_is_sa
         assert back.seen() == ["welcome", 4, 6, "reject_history", 7]
         gap = {"reason": "unclaimed", "epoch": receipt.epoch, "oldest": 1, "tip": 6}
         assert back.connection.replies()[3]["streams"] == {"s": gap}
-        # What was missed can still be asked for, and nothing comes twice.
+        # Missed messages can still be requested, and none is sent twice.
         position = {"epoch": receipt.epoch, "offset": 1}
         await back.send(command="history", identifier=public("s"), history={"streams": {"s": position}})
         assert back.seen()[5:] == [2, 3, "confirm_history"]
 
 
-async def test_the_oldest_offset_of_an_unclaimed_history_is_the_first_one_kept() -> None:
+async def test_oldest_offset_of_an_unclaimed_history_is_the_first_one_kept() -> None:
     async with Workbench(PATIENT, [StreamRule("s", history_limit=3)]) as bench:
-        client = await subscribed(bench)
+        client = await bench.subscribed("s")
         client.session.lost()
         await bench.publish("s", *"12345")
         back = await bench.connect(client.sid)
@@ -114,9 +108,9 @@ async def test_the_oldest_offset_of_an_unclaimed_history_is_the_first_one_kept()
         assert (back.connection.replies()[-1]["streams"]["s"]["oldest"], back.seen()) == (3, ["welcome", "reject_history"])
 
 
-async def test_a_stream_that_began_while_it_was_held_is_delivered_from_its_first_message() -> None:
+async def test_stream_that_began_while_held_is_delivered_from_its_first_message() -> None:
     async with Workbench(PATIENT) as bench:
-        client = await subscribed(bench)
+        client = await bench.subscribed("s")
         client.session.lost()
         back = await bench.connect(client.sid)
         (receipt,) = await bench.publish("s", "1")
@@ -126,9 +120,9 @@ async def test_a_stream_that_began_while_it_was_held_is_delivered_from_its_first
         assert back.connection.replies()[-1]["streams"] == {"s": gap}
 
 
-async def test_more_than_may_be_held_is_left_to_the_gap() -> None:
+async def test_messages_above_the_limit_are_not_held() -> None:
     async with Workbench(Limits(ping_interval=0, resume_timeout=3600, max_pending=100)) as bench:
-        client = await subscribed(bench)
+        client = await bench.subscribed("s")
         client.session.lost()
         back = await bench.connect(client.sid)
         (receipt, *_) = await bench.publish("s", *['"0123456789"'] * 20)
@@ -145,9 +139,9 @@ def held(bench: Workbench) -> list[str]:
 
 
 @pytest.mark.parametrize("end", ["history", "unsubscribe", "lost", "unclaimed"])
-async def test_nothing_is_held_any_longer_than_needed(end: str) -> None:
+async def test_hold_ends_on_history_unsubscribe_loss_or_timeout(end: str) -> None:
     async with Workbench(PATIENT) as bench:
-        client = await subscribed(bench)
+        client = await bench.subscribed("s")
         client.session.lost()
         back = await bench.connect(client.sid)
         assert held(bench) == ["s"]
@@ -161,9 +155,9 @@ async def test_nothing_is_held_any_longer_than_needed(end: str) -> None:
         assert not held(bench)
 
 
-async def test_a_sid_is_good_for_one_restore() -> None:
+async def test_sid_can_be_restored_once() -> None:
     async with Workbench(PATIENT) as bench:
-        client = await subscribed(bench)
+        client = await bench.subscribed("s")
         client.session.lost()
         await bench.connect(client.sid)
         again = await bench.connect(client.sid)
@@ -171,18 +165,18 @@ async def test_a_sid_is_good_for_one_restore() -> None:
         assert bench.stats.restores_missed == 1
 
 
-async def test_a_client_that_comes_back_before_its_old_link_is_known_dead_takes_over() -> None:
+async def test_client_that_reconnects_takes_over_its_live_session() -> None:
     async with Workbench(PATIENT) as bench:
-        client = await subscribed(bench)
+        client = await bench.subscribed("s")
         back = await bench.connect(client.sid)
         assert back.connection.replies()[0]["restored_ids"] == [public("s")]
         assert client.connection.closed == (1000, "Session resumed elsewhere")
         assert bench.report().sessions == 1
         late = await bench.connect(client.sid)
-        assert "restored" not in late.connection.replies()[0], "the sid is spent, and whoever was replaced begins anew"
+        assert "restored" not in late.connection.replies()[0], "the sid is used up, so the replaced client gets a new session"
 
 
-async def test_a_session_of_the_base_protocol_is_not_restored() -> None:
+async def test_base_protocol_session_is_not_restored() -> None:
     async with Workbench(PATIENT) as bench:
         client = await bench.connect(extended=False)
         client.session.lost()
@@ -190,12 +184,12 @@ async def test_a_session_of_the_base_protocol_is_not_restored() -> None:
         assert back.connection.replies() == [{"type": "welcome", "sid": back.sid}]
 
 
-async def test_a_refused_connection_leaves_no_session_behind() -> None:
-    class Nobody:
+async def test_refused_connection_leaves_no_session() -> None:
+    class RefuseAll:
         async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted | Refused | None:
             return Refused("unauthorized")
 
-    async with Workbench(PATIENT, authenticators=[Nobody()]) as bench:
+    async with Workbench(PATIENT, authenticators=[RefuseAll()]) as bench:
         client = await bench.connect()
         assert client.connection.replies() == [{"type": "disconnect", "reason": "unauthorized", "reconnect": False}]
         assert client.connection.closed == (1000, "Auth Failed")
@@ -204,9 +198,9 @@ async def test_a_refused_connection_leaves_no_session_behind() -> None:
         assert bench.report().backend["sessions_kept"] == 0
 
 
-async def test_a_restored_session_obeys_the_expiry_of_its_token() -> None:
+async def test_restored_session_ends_with_its_token() -> None:
     class Tokens:
-        """Lets the first one in until a moment, and after that nobody."""
+        """Accepts clients until `start + 60`."""
 
         async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted | Refused | None:
             until = start + 60
@@ -214,7 +208,7 @@ async def test_a_restored_session_obeys_the_expiry_of_its_token() -> None:
 
     async with Workbench(PATIENT, authenticators=[Tokens()]) as bench:
         start = bench.clock()
-        client = await subscribed(bench)
+        client = await bench.subscribed("s")
         client.session.lost()
         await settle()
         bench.clock.now += 61
@@ -223,9 +217,9 @@ async def test_a_restored_session_obeys_the_expiry_of_its_token() -> None:
 
 
 @pytest.mark.parametrize(("newcomer", "restored"), [("bo", True), ("eve", False)])
-async def test_a_newer_token_of_the_same_client_extends_a_restored_session(newcomer: str, restored: bool) -> None:
+async def test_newer_token_of_the_same_user_extends_a_restored_session(newcomer: str, restored: bool) -> None:
     class Tokens:
-        """The token says who, and each is good for a minute from now."""
+        """The token is the user, and expires a minute from now."""
 
         async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted | Refused | None:
             return Accepted(request.token, bench.clock() + 60)
@@ -241,29 +235,29 @@ async def test_a_newer_token_of_the_same_client_extends_a_restored_session(newco
         assert back.session.expires_at == bench.clock() + 60
 
 
-async def test_a_kicked_session_does_not_come_back_by_its_sid() -> None:
+async def test_kicked_session_is_not_restored() -> None:
     from ropewalk.model.messages import RemoteDisconnect
 
     async with Workbench(PATIENT) as bench:
-        client = await subscribed(bench)
+        client = await bench.subscribed("s")
         assert await bench.node.broker.disconnect(RemoteDisconnect(client.session.ids, True)) == 1
         assert client.connection.replies()[-1] == {"type": "disconnect", "reason": "remote", "reconnect": True}
         back = await bench.connect(client.sid)
         assert "restored" not in back.connection.replies()[0]
 
 
-@pytest.mark.parametrize("away", [5, 60])
-async def test_presence_is_held_through_a_resume_also_when_the_grace_is_over(away: int) -> None:
+@pytest.mark.parametrize("seconds", [5, 60])
+async def test_member_stays_present_through_a_resume_and_joins_again_after_the_grace(seconds: int) -> None:
     async with Workbench(PATIENT) as bench:
-        watcher = await subscribed(bench)
+        watcher = await bench.subscribed("s")
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"), presence={"id": "bo", "info": {"n": 1}})
         client.session.lost()
         await settle()
-        bench.clock.now += away
+        bench.clock.now += seconds
         await bench.backend.presence.expire()
         await bench.connect(client.sid)
         await settle()
         events = [reply["message"]["type"] for reply in watcher.connection.replies() if reply.get("type") == "presence"]
-        assert events == (["join"] if away < 15 else ["join", "leave", "join"])
+        assert events == (["join"] if seconds < 15 else ["join", "leave", "join"])
         assert (await bench.backend.presence.page("s", "", 10)).total == 1

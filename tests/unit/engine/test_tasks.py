@@ -1,4 +1,4 @@
-"""Work that is started at once: what never waits is no task, and what waits goes on as one where it stopped."""
+"""Work starts synchronously, and continues as a task at its first wait."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from ropewalk.engine.tasks import Tasks
 from tests.unit.engine.workbench import settle
 
 
-async def test_work_that_never_waits_is_done_at_once_and_is_no_task() -> None:
+async def test_work_that_never_waits_runs_at_once_without_a_task() -> None:
     done: list[str] = []
 
     async def work() -> None:
@@ -23,7 +23,7 @@ async def test_work_that_never_waits_is_done_at_once_and_is_no_task() -> None:
     assert done == ["inner", "done"]
 
 
-async def test_work_that_waits_goes_on_as_a_task_with_what_it_waited_for() -> None:
+async def test_work_that_waits_continues_as_a_task() -> None:
     first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     second: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     got: list[int] = []
@@ -43,14 +43,14 @@ async def test_work_that_waits_goes_on_as_a_task_with_what_it_waited_for() -> No
     assert got == [1, 2]
 
 
-async def test_what_is_awaited_by_a_task_meanwhile_is_still_waited_for() -> None:
+async def test_future_awaited_by_another_task_is_still_awaited() -> None:
     awaited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     got: list[int] = []
 
     async def work() -> None:
         got.append(await awaited)
 
-    other = asyncio.get_running_loop().create_task(work())  # its first step comes before that of the task below
+    other = asyncio.get_running_loop().create_task(work())  # its first step runs before that of the task below
     task = Tasks().start(work())
     await settle()
     awaited.set_result(7)
@@ -59,7 +59,7 @@ async def test_what_is_awaited_by_a_task_meanwhile_is_still_waited_for() -> None
     assert got == [7, 7]
 
 
-async def test_what_was_done_before_the_task_begins_is_not_waited_for_any_more() -> None:
+async def test_future_done_before_the_task_starts_is_not_awaited_again() -> None:
     awaited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     got: list[int] = []
 
@@ -73,7 +73,7 @@ async def test_what_was_done_before_the_task_begins_is_not_waited_for_any_more()
     assert got == [7]
 
 
-async def test_a_failure_of_what_is_awaited_is_raised_where_it_is_awaited() -> None:
+async def test_error_of_an_awaited_future_is_raised_in_the_work() -> None:
     awaited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     caught: list[str] = []
 
@@ -90,7 +90,7 @@ async def test_a_failure_of_what_is_awaited_is_raised_where_it_is_awaited() -> N
     assert caught == ["no"]
 
 
-async def test_work_that_is_cancelled_while_it_waits_may_clean_up_and_wait_again() -> None:
+async def test_cancelled_work_can_clean_up_and_wait_again() -> None:
     tasks = Tasks()
     cleaned: list[str] = []
 
@@ -110,7 +110,7 @@ async def test_work_that_is_cancelled_while_it_waits_may_clean_up_and_wait_again
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_work_that_fails_is_logged_and_hurts_nobody(waits: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_work_is_logged(waits: bool, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         if waits:
             await asyncio.sleep(0)

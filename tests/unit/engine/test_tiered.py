@@ -1,4 +1,4 @@
-"""Tiered history: cold below hot, joined exactly, or a gap that says where."""
+"""Tiered history: archived and hot messages joined without overlap, or a gap."""
 
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -24,7 +24,7 @@ LIMIT = 10
 
 
 class FakeArchive:
-    """Everything it was told of, in order of offset. Its first `fails` reads fail.
+    """Holds `messages` in order of offset. Its first `fails` reads fail.
 
     While a reader waits for it, `meanwhile` is published to `hot`, and one message by the node of `busy`.
     """
@@ -43,7 +43,7 @@ class FakeArchive:
     ) -> ColdPiece:
         self.reads += 1
         if self.down or self.reads <= self.fails:
-            raise Unavailable("the archive is on strike")
+            raise Unavailable("the archive is unavailable")
         if self.hot is not None:
             await self.hot.streams.append(self.meanwhile)
         if self.busy is not None:
@@ -58,7 +58,7 @@ class FakeArchive:
     async def stop(self) -> None: ...
 
     def health(self) -> str:
-        return "on strike" if self.down else ""
+        return "unavailable" if self.down else ""
 
     def gauges(self) -> dict[str, float]:
         return {"archive_files": 1.0}
@@ -69,7 +69,7 @@ def _checked(archive: FakeArchive) -> Archive:
 
 
 class Bench:
-    """A hot backend that keeps three messages of a stream, and an archive that has what it is told."""
+    """A hot backend that keeps three messages of a stream, and an archive."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -80,22 +80,22 @@ class Bench:
         self.streams = self.backend.streams
 
     async def publish(self, count: int, archived: bool = True) -> list[Registered]:
-        """One a second."""
-        told: list[Registered] = []
+        """Publish one message a second."""
+        published: list[Registered] = []
         deliver = self.hot.feed.publish
 
-        def tell(messages: Sequence[Deliverable]) -> None:
-            told.extend(one_by_one(messages))
+        def record(messages: Sequence[Deliverable]) -> None:
+            published.extend(one_by_one(messages))
             deliver(messages)
 
-        self.hot.feed.publish = tell
+        self.hot.feed.publish = record
         for _ in range(count):
             self.clock.now += 1
             await self.streams.append([Publication("a", b"1")])
         self.hot.feed.publish = deliver
         if archived:
-            self.archive.messages += told
-        return told
+            self.archive.messages += published
+        return published
 
 
 @pytest.fixture
@@ -110,22 +110,26 @@ def offsets(messages: tuple[Registered, ...]) -> list[int]:
     return [each.offset for each in messages]
 
 
-async def test_a_hot_answer_does_not_ask_the_archive(bench: Bench) -> None:
-    told = await bench.publish(5)
+async def test_hot_history_does_not_read_the_archive(bench: Bench) -> None:
+    published = await bench.publish(5)
 
-    assert await bench.streams.replay("a", Position(told[0].epoch, 2)) == Replay("a", told[0].epoch, 5, tuple(told[2:]))
+    assert await bench.streams.replay("a", Position(published[0].epoch, 2)) == Replay(
+        "a", published[0].epoch, 5, tuple(published[2:])
+    )
     assert await bench.streams.replay("unknown", BEFORE_ALL) == Replay("unknown", "", 0)
     assert bench.archive.reads == 0
 
 
-async def test_what_left_the_hot_history_comes_from_the_archive_and_joins_up(bench: Bench) -> None:
-    told = await bench.publish(9)
+async def test_archived_and_hot_messages_are_joined(bench: Bench) -> None:
+    published = await bench.publish(9)
 
-    assert await bench.streams.replay("a", BEFORE_ALL) == Replay("a", told[0].epoch, 9, tuple(told))
-    assert await bench.streams.replay("a", Position(told[0].epoch, 4)) == Replay("a", told[0].epoch, 9, tuple(told[4:]))
+    assert await bench.streams.replay("a", BEFORE_ALL) == Replay("a", published[0].epoch, 9, tuple(published))
+    assert await bench.streams.replay("a", Position(published[0].epoch, 4)) == Replay(
+        "a", published[0].epoch, 9, tuple(published[4:])
+    )
 
 
-async def test_another_epoch_is_no_matter_of_the_archive(bench: Bench) -> None:
+async def test_another_epoch_does_not_read_the_archive(bench: Bench) -> None:
     await bench.publish(9)
 
     answer = await bench.streams.replay("a", Position("former", 4))
@@ -135,161 +139,163 @@ async def test_another_epoch_is_no_matter_of_the_archive(bench: Bench) -> None:
     assert bench.archive.reads == 0
 
 
-async def test_a_long_answer_is_cut_and_can_be_asked_on_for(bench: Bench) -> None:
-    told = await bench.publish(25)
-    epoch = told[0].epoch
+async def test_long_replay_is_cut_and_can_be_continued(bench: Bench) -> None:
+    published = await bench.publish(25)
+    epoch = published[0].epoch
 
     first = await bench.streams.replay("a", BEFORE_ALL)
     second = await bench.streams.replay("a", Position(epoch, 10))
     third = await bench.streams.replay("a", Position(epoch, 20))
 
-    assert first == Gap("a", GapReason.PARTIAL, epoch, 11, 25, tuple(told[:10]))
-    assert second == Gap("a", GapReason.PARTIAL, epoch, 21, 25, tuple(told[10:20]))
-    assert third == Replay("a", epoch, 25, tuple(told[20:]))
+    assert first == Gap("a", GapReason.PARTIAL, epoch, 11, 25, tuple(published[:10]))
+    assert second == Gap("a", GapReason.PARTIAL, epoch, 21, 25, tuple(published[10:20]))
+    assert third == Replay("a", epoch, 25, tuple(published[20:]))
 
 
-async def test_a_hole_in_the_archive_is_a_gap_that_says_where_to_go_on(bench: Bench) -> None:
-    told = await bench.publish(12)
-    epoch = told[0].epoch
+async def test_hole_in_the_archive_is_a_gap_with_the_next_offset(bench: Bench) -> None:
+    published = await bench.publish(12)
+    epoch = published[0].epoch
     del bench.archive.messages[4:6]
 
-    rest = Replay("a", epoch, 12, tuple(told[6:]))
-    assert await bench.streams.replay("a", BEFORE_ALL) == Gap("a", GapReason.TRIMMED, epoch, 7, 12, tuple(told[:4]), rest)
-    assert await bench.streams.replay("a", Position(epoch, 6)) == Replay("a", epoch, 12, tuple(told[6:]))
+    rest = Replay("a", epoch, 12, tuple(published[6:]))
+    assert await bench.streams.replay("a", BEFORE_ALL) == Gap("a", GapReason.TRIMMED, epoch, 7, 12, tuple(published[:4]), rest)
+    assert await bench.streams.replay("a", Position(epoch, 6)) == Replay("a", epoch, 12, tuple(published[6:]))
 
 
-async def test_every_hole_in_the_archive_is_a_gap_of_its_own(bench: Bench) -> None:
-    told = await bench.publish(12)
-    epoch = told[0].epoch
+async def test_each_hole_in_the_archive_is_a_gap(bench: Bench) -> None:
+    published = await bench.publish(12)
+    epoch = published[0].epoch
     for hole in (9, 8, 7, 5, 0):  # down to the hot history, in the middle, at the beginning
         del bench.archive.messages[hole]
 
     answer = await bench.streams.replay("a", BEFORE_ALL)
 
-    hot = Replay("a", epoch, 12, tuple(told[9:]))
-    third = Gap("a", GapReason.TRIMMED, epoch, 10, 12, (told[6],), hot)
-    second = Gap("a", GapReason.TRIMMED, epoch, 7, 12, tuple(told[1:5]), third)
+    hot = Replay("a", epoch, 12, tuple(published[9:]))
+    third = Gap("a", GapReason.TRIMMED, epoch, 10, 12, (published[6],), hot)
+    second = Gap("a", GapReason.TRIMMED, epoch, 7, 12, tuple(published[1:5]), third)
     assert answer == Gap("a", GapReason.TRIMMED, epoch, 2, 12, (), second)
 
 
-async def test_a_hole_in_a_bounded_answer_is_followed_by_as_much_as_there_is_room_for(bench: Bench) -> None:
-    told = await bench.publish(25)
-    epoch = told[0].epoch
+async def test_hole_in_a_limited_replay_is_followed_by_the_rest_up_to_the_limit(bench: Bench) -> None:
+    published = await bench.publish(25)
+    epoch = published[0].epoch
     del bench.archive.messages[4]
 
     answer = await bench.streams.replay("a", BEFORE_ALL)
 
-    rest = Gap("a", GapReason.PARTIAL, epoch, 12, 25, tuple(told[5:11]))
-    assert answer == Gap("a", GapReason.TRIMMED, epoch, 6, 25, tuple(told[:4]), rest)
+    rest = Gap("a", GapReason.PARTIAL, epoch, 12, 25, tuple(published[5:11]))
+    assert answer == Gap("a", GapReason.TRIMMED, epoch, 6, 25, tuple(published[:4]), rest)
 
 
-async def test_what_is_neither_archived_nor_hot_is_a_gap_up_to_the_hot_history(bench: Bench) -> None:
-    told = await bench.publish(4)
+async def test_messages_neither_archived_nor_hot_are_a_gap(bench: Bench) -> None:
+    published = await bench.publish(4)
     later = await bench.publish(5, archived=False)
 
     answer = await bench.streams.replay("a", BEFORE_ALL)
 
-    rest = Replay("a", told[0].epoch, 9, tuple(later[2:]))
-    assert answer == Gap("a", GapReason.TRIMMED, told[0].epoch, 7, 9, tuple(told), rest)
+    rest = Replay("a", published[0].epoch, 9, tuple(later[2:]))
+    assert answer == Gap("a", GapReason.TRIMMED, published[0].epoch, 7, 9, tuple(published), rest)
 
 
-async def test_an_archive_that_is_down_leaves_the_gap_as_it_was(bench: Bench) -> None:
-    told = await bench.publish(9)
+async def test_unavailable_archive_leaves_the_gap_of_the_hot_history(bench: Bench) -> None:
+    published = await bench.publish(9)
     bench.archive.down = True
 
-    gap = Gap("a", GapReason.TRIMMED, told[0].epoch, 7, 9, rest=Replay("a", told[0].epoch, 9, tuple(told[6:])))
+    gap = Gap("a", GapReason.TRIMMED, published[0].epoch, 7, 9, rest=Replay("a", published[0].epoch, 9, tuple(published[6:])))
     assert await bench.streams.replay("a", BEFORE_ALL) == gap
     assert await bench.streams.since("a", 0.0) == gap
     assert bench.backend.health() == ""
 
 
-async def test_what_is_published_while_the_archive_is_read_is_left_to_live_delivery(bench: Bench) -> None:
-    told = await bench.publish(9)
+async def test_messages_published_during_an_archive_read_are_left_to_live_delivery(bench: Bench) -> None:
+    published = await bench.publish(9)
     bench.archive.hot = bench.hot
     bench.archive.meanwhile = [Publication("a", b"2")] * 10  # more than the hot history keeps
 
     answer = await bench.streams.replay("a", BEFORE_ALL)
 
-    assert answer == Replay("a", told[0].epoch, 9, tuple(told))
+    assert answer == Replay("a", published[0].epoch, 9, tuple(published))
 
 
-async def test_since_reaches_back_into_the_archive(bench: Bench) -> None:
-    told = await bench.publish(9)
+async def test_since_reads_the_archive(bench: Bench) -> None:
+    published = await bench.publish(9)
 
-    assert await bench.streams.since("a", told[3].timestamp) == Replay("a", told[0].epoch, 9, tuple(told[3:]))
-    assert await bench.streams.since("a", 0.0) == Replay("a", told[0].epoch, 9, tuple(told))
+    assert await bench.streams.since("a", published[3].timestamp) == Replay("a", published[0].epoch, 9, tuple(published[3:]))
+    assert await bench.streams.since("a", 0.0) == Replay("a", published[0].epoch, 9, tuple(published))
 
 
-async def test_since_asks_the_archive_only_for_what_may_have_left_the_hot_history(bench: Bench) -> None:
-    told = await bench.publish(9)
-    await bench.streams.since("a", told[7].timestamp)
+async def test_since_reads_the_archive_only_if_the_hot_history_may_be_incomplete(bench: Bench) -> None:
+    published = await bench.publish(9)
+    await bench.streams.since("a", published[7].timestamp)
     await bench.streams.since("unknown", 0.0)
     assert bench.archive.reads == 0
 
-    bench.clock.now += 400  # nothing is hot any more, because of its age and not for its number
+    bench.clock.now += 400  # the hot history is empty because of its age, not its size
     assert (await bench.streams.since("a", bench.clock.now - 299)).messages == ()
     assert bench.archive.reads == 0
-    assert offsets((await bench.streams.since("a", told[5].timestamp)).messages) == [6, 7, 8, 9]
+    assert offsets((await bench.streams.since("a", published[5].timestamp)).messages) == [6, 7, 8, 9]
 
 
-async def test_since_says_what_the_archive_does_not_have(bench: Bench) -> None:
-    told = await bench.publish(9)
-    epoch = told[0].epoch
+async def test_since_reports_messages_missing_in_the_archive(bench: Bench) -> None:
+    published = await bench.publish(9)
+    epoch = published[0].epoch
     del bench.archive.messages[:2]
 
-    whole = await bench.streams.since("a", told[3].timestamp)
-    cut = await bench.streams.since("a", told[1].timestamp)
+    whole = await bench.streams.since("a", published[3].timestamp)
+    cut = await bench.streams.since("a", published[1].timestamp)
 
-    assert whole == Replay("a", epoch, 9, tuple(told[3:]))
-    assert cut == Gap("a", GapReason.TRIMMED, epoch, 3, 9, rest=Replay("a", epoch, 9, tuple(told[2:])))
+    assert whole == Replay("a", epoch, 9, tuple(published[3:]))
+    assert cut == Gap("a", GapReason.TRIMMED, epoch, 3, 9, rest=Replay("a", epoch, 9, tuple(published[2:])))
 
 
-async def test_since_is_a_gap_where_the_archive_cannot_answer_although_it_can_a_moment_later(bench: Bench) -> None:
-    """One file may be unreadable and the one that holds the message before the hot ones good: nothing is complete then."""
-    told = await bench.publish(9)
+async def test_since_is_a_gap_if_one_of_two_archive_reads_fails(bench: Bench) -> None:
+    """One file may be unreadable while the file just before the hot history is readable."""
+    published = await bench.publish(9)
     bench.archive.fails = 1
 
-    answer = await bench.streams.since("a", told[1].timestamp)
+    answer = await bench.streams.since("a", published[1].timestamp)
 
-    assert answer == Gap("a", GapReason.TRIMMED, told[0].epoch, 7, 9, rest=Replay("a", told[0].epoch, 9, tuple(told[6:])))
+    assert answer == Gap(
+        "a", GapReason.TRIMMED, published[0].epoch, 7, 9, rest=Replay("a", published[0].epoch, 9, tuple(published[6:]))
+    )
 
 
 async def test_since_is_cut_like_a_replay(bench: Bench) -> None:
-    told = await bench.publish(25)
+    published = await bench.publish(25)
 
-    answer = await bench.streams.since("a", told[2].timestamp)
+    answer = await bench.streams.since("a", published[2].timestamp)
 
-    assert answer == Gap("a", GapReason.PARTIAL, told[0].epoch, 13, 25, tuple(told[2:12]))
+    assert answer == Gap("a", GapReason.PARTIAL, published[0].epoch, 13, 25, tuple(published[2:12]))
 
 
-async def test_pages_go_through_cold_and_hot_history(bench: Bench) -> None:
-    told = await bench.publish(9)
-    epoch = told[0].epoch
+async def test_pages_span_cold_and_hot_history(bench: Bench) -> None:
+    published = await bench.publish(9)
+    epoch = published[0].epoch
 
-    assert await bench.streams.page("a", 0, 4) == HistoryPage("a", epoch, 9, 1, tuple(told[:4]), 4)
-    assert await bench.streams.page("a", 4, 4) == HistoryPage("a", epoch, 9, 1, tuple(told[4:8]), 8)
-    assert await bench.streams.page("a", 8, 4) == HistoryPage("a", epoch, 9, 7, tuple(told[8:]))
+    assert await bench.streams.page("a", 0, 4) == HistoryPage("a", epoch, 9, 1, tuple(published[:4]), 4)
+    assert await bench.streams.page("a", 4, 4) == HistoryPage("a", epoch, 9, 1, tuple(published[4:8]), 8)
+    assert await bench.streams.page("a", 8, 4) == HistoryPage("a", epoch, 9, 7, tuple(published[8:]))
     assert await bench.streams.page("unknown", 0, 4) is None
 
 
-async def test_a_page_ends_at_a_hole_and_the_next_one_says_it(bench: Bench) -> None:
-    told = await bench.publish(9)
-    epoch = told[0].epoch
+async def test_page_ends_at_a_hole_and_the_next_one_starts_after_it(bench: Bench) -> None:
+    published = await bench.publish(9)
+    epoch = published[0].epoch
     del bench.archive.messages[2:4]
 
-    assert await bench.streams.page("a", 0, 100) == HistoryPage("a", epoch, 9, 1, tuple(told[:2]), 2)
-    assert await bench.streams.page("a", 2, 100) == HistoryPage("a", epoch, 9, 5, tuple(told[4:]))
+    assert await bench.streams.page("a", 0, 100) == HistoryPage("a", epoch, 9, 1, tuple(published[:2]), 2)
+    assert await bench.streams.page("a", 2, 100) == HistoryPage("a", epoch, 9, 5, tuple(published[4:]))
 
 
-async def test_a_page_that_lacks_its_beginning_says_so_also_if_older_messages_are_there(bench: Bench) -> None:
-    """The archive may be unable to answer for one range and answer for another a moment later."""
-    told = await bench.publish(9)
+async def test_page_without_its_start_has_the_first_readable_offset_as_oldest(bench: Bench) -> None:
+    """An archive read may fail for one range and succeed for another a moment later."""
+    published = await bench.publish(9)
     bench.archive.fails = 1
 
-    assert await bench.streams.page("a", 2, 100) == HistoryPage("a", told[0].epoch, 9, 7, tuple(told[6:]))
+    assert await bench.streams.page("a", 2, 100) == HistoryPage("a", published[0].epoch, 9, 7, tuple(published[6:]))
 
 
-async def test_a_page_past_the_bound_of_one_answer_is_shorter_and_says_where_to_go_on(bench: Bench) -> None:
+async def test_page_above_the_limit_is_cut_and_can_be_continued(bench: Bench) -> None:
     await bench.publish(25)
 
     page = await bench.streams.page("a", 0, 100)
@@ -298,7 +304,7 @@ async def test_a_page_past_the_bound_of_one_answer_is_shorter_and_says_where_to_
     assert (offsets(page.messages), page.next_offset) == (list(range(1, 11)), 10)
 
 
-async def test_a_client_gets_cold_then_hot_then_live(bench: Bench) -> None:
+async def test_client_receives_cold_then_hot_then_live_messages(bench: Bench) -> None:
     async with Workbench(backend=bench.backend) as workbench:
         await bench.publish(9)
         bench.archive.hot = bench.hot
@@ -310,12 +316,12 @@ async def test_a_client_gets_cold_then_hot_then_live(bench: Bench) -> None:
         assert client.seen() == ["welcome", "confirm_subscription", *range(1, 10), "confirm_history", 10]
 
 
-async def test_a_client_pages_through_a_long_history_and_gets_live_once(bench: Bench) -> None:
+async def test_client_pages_through_a_long_history_and_receives_live_messages_once(bench: Bench) -> None:
     async with Workbench(backend=bench.backend) as workbench:
-        told = await bench.publish(25)
+        published = await bench.publish(25)
         client = await workbench.connect()
         ask = {"identifier": public("a")}
-        places = [{"epoch": "", "offset": 0}, *({"epoch": told[0].epoch, "offset": offset} for offset in (10, 20))]
+        places = [{"epoch": "", "offset": 0}, *({"epoch": published[0].epoch, "offset": offset} for offset in (10, 20))]
         await client.send(command="subscribe", **ask, history={"streams": {"a": places[0]}})
         await workbench.publish("a", "26")
         await client.send(command="history", **ask, history={"streams": {"a": places[1]}})
@@ -331,7 +337,7 @@ async def test_a_client_pages_through_a_long_history_and_gets_live_once(bench: B
         ]
 
 
-async def test_a_client_that_cannot_ask_again_gets_all_pages_of_a_long_history_before_live(bench: Bench) -> None:
+async def test_client_that_cannot_request_pages_receives_all_of_them_before_live(bench: Bench) -> None:
     async with Workbench(backend=bench.backend) as workbench:
         await bench.publish(25)
         connection = RecordingConnection()
@@ -348,14 +354,14 @@ async def test_a_client_that_cannot_ask_again_gets_all_pages_of_a_long_history_b
         assert b"".join(connection.written).endswith(b"id: %d/%b/a\n\n" % (len(ids), bench.archive.messages[0].epoch.encode()))
 
 
-async def test_a_bounded_answer_that_reaches_up_to_live_completes_the_history(bench: Bench) -> None:
+async def test_limited_replay_that_reaches_live_completes_the_history(bench: Bench) -> None:
     async with Workbench(backend=bench.backend) as workbench:
-        told = await bench.publish(14)
+        published = await bench.publish(14)
         client = await workbench.connect()
         ask = {"identifier": public("a")}
         await client.send(command="subscribe", **ask, history={"streams": {"a": {"epoch": "", "offset": 0}}})
-        await bench.publish(30)  # by now even the rest of the history fills more than one answer
-        await client.send(command="history", **ask, history={"streams": {"a": {"epoch": told[0].epoch, "offset": 10}}})
+        await bench.publish(30)  # the rest of the history now exceeds one reply
+        await client.send(command="history", **ask, history={"streams": {"a": {"epoch": published[0].epoch, "offset": 10}}})
         rest = client.seen()[13:]
 
         assert client.seen()[2:13] == [*range(1, 11), "reject_history"]

@@ -1,4 +1,4 @@
-"""The flow of transactions over real files and a publisher that knows sequences, with crashes at chosen points."""
+"""Transactions over real files and a deduplicating publisher, with crashes at chosen points."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from tests.arrow_rows import columns_body, rows_body
 
 
 class Streams:
-    """A publisher that outlives restarts: it registers each sequence of a producer once. It can break after some groups."""
+    """A publisher that survives restarts and registers each sequence of a producer once. Can fail after some groups."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, bytes]] = []
@@ -30,7 +30,7 @@ class Streams:
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         if self.groups_to_live is not None:
             if self.groups_to_live == 0:
-                raise Unavailable("the journal is away")
+                raise Unavailable("the journal is unavailable")
             self.groups_to_live -= 1
         self.groups.append(len(publications))
         return [self._register(each) for each in publications]
@@ -43,7 +43,7 @@ class Streams:
         return Receipt(publication.stream, "e", len(self.messages))
 
     async def disconnect(self, order: RemoteDisconnect) -> int:
-        raise AssertionError("nobody asked for it")
+        raise AssertionError("unexpected disconnect")
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def expected(start: int, count: int) -> list[tuple[str, bytes]]:
     return [("s", b"%d" % (start + index)) for index in range(count)]
 
 
-async def test_a_committed_batch_is_published_in_order_of_part_piece_and_row(streams: Streams, tmp_path: Path) -> None:
+async def test_committed_batch_is_published_in_order_of_part_piece_and_row(streams: Streams, tmp_path: Path) -> None:
     transactions = await started(streams, tmp_path)
     assert await transactions.stage("app", 0, (1, 0, 0), rows_body(("b", "5"))) == Staged(1)
     assert await transactions.stage("app", 0, (0, 2, 0), rows_body(("a", "1"), ("b", "2"))) == Staged(2)
@@ -84,7 +84,7 @@ async def test_a_committed_batch_is_published_in_order_of_part_piece_and_row(str
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["state.json"]
 
 
-async def test_a_committed_batch_that_comes_again_changes_nothing(streams: Streams, tmp_path: Path) -> None:
+async def test_repeated_commit_changes_nothing(streams: Streams, tmp_path: Path) -> None:
     transactions = await started(streams, tmp_path)
     for _ in range(2):
         await transactions.stage("app", 3, (0, 0, 0), numbers(0, 2))
@@ -96,7 +96,7 @@ async def test_a_committed_batch_that_comes_again_changes_nothing(streams: Strea
     assert streams.messages == expected(0, 2)
 
 
-async def test_commits_at_once_are_one(streams: Streams, tmp_path: Path) -> None:
+async def test_concurrent_commits_are_applied_once(streams: Streams, tmp_path: Path) -> None:
     transactions = await started(streams, tmp_path)
     await transactions.stage("app", 0, (0, 0, 0), numbers(0, 2000))
     answers = await asyncio.gather(*(transactions.commit("app", 0, {0: 0}, {}) for _ in range(5)))
@@ -104,7 +104,7 @@ async def test_commits_at_once_are_one(streams: Streams, tmp_path: Path) -> None
     assert streams.messages == expected(0, 2000)
 
 
-async def test_a_large_batch_is_published_in_small_groups(streams: Streams, tmp_path: Path) -> None:
+async def test_large_batch_is_published_in_small_groups(streams: Streams, tmp_path: Path) -> None:
     transactions = await started(streams, tmp_path)
     await transactions.stage("app", 0, (0, 0, 0), numbers(0, 3 * GROUP_ROWS + 1))
     await transactions.commit("app", 0, {0: 0}, {})
@@ -112,7 +112,7 @@ async def test_a_large_batch_is_published_in_small_groups(streams: Streams, tmp_
 
 
 @pytest.mark.parametrize("groups", range(5))
-async def test_a_commit_that_was_cut_off_is_finished_at_the_next_start(streams: Streams, tmp_path: Path, groups: int) -> None:
+async def test_interrupted_commit_is_finished_at_the_next_start(streams: Streams, tmp_path: Path, groups: int) -> None:
     transactions = await started(streams, tmp_path)
     await transactions.stage("app", 7, (0, 0, 0), numbers(0, 2 * GROUP_ROWS))
     await transactions.stage("app", 7, (1, 0, 0), numbers(2 * GROUP_ROWS, 2 * GROUP_ROWS))
@@ -129,7 +129,7 @@ async def test_a_commit_that_was_cut_off_is_finished_at_the_next_start(streams: 
     assert streams.messages == expected(0, 4 * GROUP_ROWS)
 
 
-async def test_a_commit_that_was_cut_off_is_finished_before_anything_newer(streams: Streams, tmp_path: Path) -> None:
+async def test_interrupted_commit_is_finished_before_a_newer_one(streams: Streams, tmp_path: Path) -> None:
     transactions = await started(streams, tmp_path)
     await transactions.stage("app", 1, (0, 0, 0), numbers(0, 2 * GROUP_ROWS))
     streams.groups_to_live = 1
@@ -141,7 +141,7 @@ async def test_a_commit_that_was_cut_off_is_finished_before_anything_newer(strea
     assert streams.messages == expected(0, 2 * GROUP_ROWS + 5)
 
 
-async def test_once_decided_other_winners_do_not_count(streams: Streams, tmp_path: Path) -> None:
+async def test_other_winners_are_ignored_once_decided(streams: Streams, tmp_path: Path) -> None:
     transactions = await started(streams, tmp_path)
     await transactions.stage("app", 1, (0, 0, 0), numbers(0, 2))
     await transactions.stage("app", 1, (0, 1, 0), numbers(50, 2))
@@ -153,9 +153,7 @@ async def test_once_decided_other_winners_do_not_count(streams: Streams, tmp_pat
     assert streams.messages == expected(0, 2)
 
 
-async def test_an_unfinished_transaction_that_cannot_be_finished_holds_up_its_application_alone(
-    streams: Streams, tmp_path: Path
-) -> None:
+async def test_transaction_that_cannot_be_finished_blocks_only_its_application(streams: Streams, tmp_path: Path) -> None:
     transactions = await started(streams, tmp_path)
     await transactions.stage("bad", 1, (0, 0, 0), numbers(0, 2))
     streams.groups_to_live = 0
@@ -169,14 +167,14 @@ async def test_an_unfinished_transaction_that_cannot_be_finished_holds_up_its_ap
     assert await restarted.commit("good", 0, {}, {}) == Committed(0, 0, False, 0)
 
 
-async def test_what_was_staged_before_a_restart_can_be_committed_after_it(streams: Streams, tmp_path: Path) -> None:
+async def test_pieces_staged_before_a_restart_can_be_committed_after_it(streams: Streams, tmp_path: Path) -> None:
     await (await started(streams, tmp_path)).stage("app", 1, (0, 4, 0), numbers(0, 3))
     restarted = await started(streams, tmp_path)
     await restarted.commit("app", 1, {0: 4}, {})
     assert streams.messages == expected(0, 3)
 
 
-async def test_an_attempt_that_begins_anew_leaves_nothing_of_its_former_life(streams: Streams, tmp_path: Path) -> None:
+async def test_restarted_attempt_replaces_its_former_pieces(streams: Streams, tmp_path: Path) -> None:
     transactions = await started(streams, tmp_path)
     for seq in range(3):
         await transactions.stage("app", 1, (0, 0, seq), numbers(100 * seq, 3))
@@ -185,7 +183,7 @@ async def test_an_attempt_that_begins_anew_leaves_nothing_of_its_former_life(str
     assert streams.messages == expected(0, 3)
 
 
-async def test_a_staged_piece_that_got_damaged_is_refused_and_can_be_staged_again(streams: Streams, tmp_path: Path) -> None:
+async def test_damaged_piece_is_refused_and_can_be_staged_again(streams: Streams, tmp_path: Path) -> None:
     transactions = await started(streams, tmp_path)
     await transactions.stage("app", 1, (0, 0, 0), numbers(0, 3))
     next(tmp_path.rglob("*.rows")).write_bytes(b"")
@@ -198,7 +196,7 @@ async def test_a_staged_piece_that_got_damaged_is_refused_and_can_be_staged_agai
     assert streams.messages == expected(0, 3)
 
 
-async def test_a_bad_row_leaves_nothing_behind(streams: Streams, tmp_path: Path) -> None:
+async def test_malformed_row_leaves_no_file(streams: Streams, tmp_path: Path) -> None:
     transactions = await started(streams, tmp_path)
     with pytest.raises(MalformedPublication) as refusal:
         await transactions.stage("app", 1, (0, 0, 0), columns_body(["s"] * 700 + [""], ["1"] * 701))
@@ -208,14 +206,14 @@ async def test_a_bad_row_leaves_nothing_behind(streams: Streams, tmp_path: Path)
     assert list(tmp_path.rglob("*.rows")) == []
 
 
-async def test_batches_that_give_way_leave_no_file(streams: Streams, tmp_path: Path) -> None:
+async def test_dropped_batches_leave_no_file(streams: Streams, tmp_path: Path) -> None:
     transactions = await started(streams, tmp_path, StagingLimits(max_open_batches=2))
     for batch in range(5):
         await transactions.stage("app", batch, (0, 0, 0), numbers(batch, 1))
     assert sorted(path.parent.name for path in tmp_path.rglob("*.rows")) == ["0000000003", "0000000004"]
 
 
-async def test_sequences_are_of_the_batch_and_the_row(streams: Streams, tmp_path: Path) -> None:
+async def test_sequences_are_derived_from_batch_and_row(streams: Streams, tmp_path: Path) -> None:
     seen: list[tuple[str, int]] = []
     original = streams.publish
 
@@ -242,7 +240,7 @@ async def test_numbered_rows_are_published_once(streams: Streams, tmp_path: Path
     assert streams.messages == expected(0, 5)
 
 
-async def test_requests_of_one_producer_do_not_mix(streams: Streams, tmp_path: Path) -> None:
+async def test_requests_of_one_producer_do_not_interleave(streams: Streams, tmp_path: Path) -> None:
     transactions = await started(streams, tmp_path)
     count = 3 * GROUP_ROWS
     first = asyncio.create_task(transactions.produce("p", 0, numbers(0, count)))

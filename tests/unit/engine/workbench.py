@@ -1,4 +1,4 @@
-"""A node on the workbench: real engine, real memory backend, a connection that only remembers, a clock that we turn."""
+"""A node for unit tests: real engine, real memory backend, recording connections, manual clock."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ from ropewalk.protocol.handshake import asks_positions, client_options
 from ropewalk.protocol.websocket_frame import CableCodec
 
 CODEC = CableCodec()
-TELLING = CableCodec(tells_positions=True)
+POSITIONS_CODEC = CableCodec(tells_positions=True)
 
 
 class Clock:
@@ -39,7 +39,7 @@ class Clock:
 
 
 class RecordingConnection:
-    """A `Connection` whose peer reads everything, unless it is told to be slow."""
+    """A `Connection` that records all writes."""
 
     direct: DirectWrites | None = None
 
@@ -68,7 +68,7 @@ class RecordingConnection:
         self.reading = not hold
 
     def replies(self) -> list[dict[str, Any]]:
-        """Every text frame so far, parsed."""
+        """All text frames written so far, parsed."""
         return [json.loads(text) for text in self.texts()]
 
     def texts(self) -> list[bytes]:
@@ -89,7 +89,7 @@ def _payloads(blob: bytes) -> list[bytes]:
 
 
 class Client:
-    """A session, and what its client saw."""
+    """A session and the replies its client received."""
 
     def __init__(self, session: Session, connection: RecordingConnection) -> None:
         self.session = session
@@ -100,7 +100,7 @@ class Client:
         return self.session.sid
 
     def seen(self) -> list[str | int]:
-        """Types of the replies and offsets of the messages, in the order they came."""
+        """Types of the replies and offsets of the messages, in order."""
         return [reply.get("type") or reply.get("offset", 0) for reply in self.connection.replies()]
 
     async def send(self, **command: object) -> None:
@@ -115,7 +115,7 @@ class Workbench:
         rules: Sequence[StreamRule] = (),
         authenticators: Sequence[Authenticator] = (NoAuth(),),
         backend: Backend | None = None,
-        session_log: SessionLog = SessionLog(),  # noqa: B008 - it says nothing and holds nothing
+        session_log: SessionLog = SessionLog(),  # noqa: B008 - it has no state
         clock: Clock | None = None,
         application: Application | None = None,
         forgets: bool = False,
@@ -151,6 +151,12 @@ class Workbench:
         await client.session.opened()
         return client
 
+    async def subscribed(self, *streams: str) -> Client:
+        client = await self.connect()
+        for stream in streams:
+            await client.send(command="subscribe", identifier=public(stream))
+        return client
+
     def open_connection(
         self,
         sid: str = "",
@@ -160,14 +166,14 @@ class Workbench:
         connection: RecordingConnection | None = None,
         **params: str,
     ) -> Client:
-        """A connection that is not welcomed yet."""
+        """A connection before its welcome."""
         connection = connection or RecordingConnection()
         params = {"sid": sid, **params}
         options = client_options({}, params)
         request = ConnectRequest(
             "http://x/cable", "/cable", {"cookie": cookie}, params, token=token, extended=extended, options=options
         )
-        codec = TELLING if asks_positions(request.params) and self.codec is CODEC else self.codec
+        codec = POSITIONS_CODEC if asks_positions(request.params) and self.codec is CODEC else self.codec
         return Client(self.node.open(request, connection, codec), connection)
 
     async def publish(self, stream: str, *payloads: str, **extra: Any) -> list[Receipt]:
@@ -179,7 +185,7 @@ class Workbench:
         return NodeInspector(self.node).report()
 
     def pass_time(self, seconds: float) -> None:
-        """For the timeouts, which count ticks."""
+        """Advance the timeouts, which count ticks."""
         for _ in range(round(seconds / TICK)):
             self.node.timeouts.tick()
 
@@ -189,6 +195,6 @@ def public(stream: str) -> str:
 
 
 async def settle() -> None:
-    """Let everything that is ready run, without waiting for any time to pass."""
+    """Run all ready tasks, without waiting for time to pass."""
     for _ in range(12):
         await asyncio.sleep(0)

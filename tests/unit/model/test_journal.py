@@ -1,23 +1,36 @@
-"""The declaration of the journal's columns fits the rows that the server makes."""
+"""The declared columns of the journal match the rows written by the server."""
 
 import msgspec
+import pytest
 
-from ropewalk.model.journal import COLUMNS, ColumnType, Row, RowKind
+from ropewalk.model.journal import COLUMNS, ColumnType, Row, RowKind, publication_detail, ts_producer_of
 
 PYTHON_TYPES = {ColumnType.TEXT: str, ColumnType.BYTES: bytes, ColumnType.NUMBER: int, ColumnType.TIME: float}
 
 
-def test_a_row_has_a_field_of_the_right_type_for_every_column_but_its_position() -> None:
+def test_row_has_a_field_of_the_right_type_for_each_column() -> None:
     declared = {column.name: PYTHON_TYPES[column.type] for column in COLUMNS if column.name not in ("position", "event")}
     fields = {field.name: field.type for field in msgspec.structs.fields(Row) if field.name != "kind"}
 
     assert fields == declared
 
 
-def test_every_kind_of_row_and_every_column_is_explained() -> None:
+def test_row_kinds_and_columns_are_documented() -> None:
     assert [kind for kind in RowKind if not kind.meaning] == []
     assert [column.name for column in COLUMNS if not column.meaning] == []
 
 
-def test_a_kind_is_found_by_its_name_alone() -> None:
+def test_row_kind_is_found_by_its_name() -> None:
     assert [RowKind(str(kind)) for kind in RowKind] == list(RowKind)
+
+
+def test_producer_time_is_read_back_from_a_row(subtests: pytest.Subtests) -> None:
+    rows: list[int] = [1, 2**64 - 1]
+    for time in rows:
+        with subtests.test(time=time):
+            assert ts_producer_of(publication_detail(time)) == time
+
+
+def test_row_without_a_producer_time_has_no_detail() -> None:
+    assert publication_detail(0) == ""
+    assert ts_producer_of("") == 0

@@ -1,4 +1,4 @@
-"""How deep JSON is, measured without decoding it."""
+"""The nesting depth of JSON, measured without decoding it."""
 
 import json
 
@@ -27,17 +27,19 @@ def depth(value: object) -> int:
             return 0
 
 
-@pytest.mark.parametrize(("left", "right"), [("[", "]"), ('{"a":', "}"), (' [\n"]]\\"]]",', "]\t")])
-@pytest.mark.parametrize("extra", [0, 1])
-def test_the_limit_is_exact(left: str, right: str, extra: int) -> None:
-    text = left * (MAX_DEPTH + extra) + "0" + right * (MAX_DEPTH + extra)
-    assert json.loads(text)
-    assert too_deep(text) is bool(extra)
-    assert too_deep(text.encode()) is bool(extra)
+def test_limit_is_exact(subtests: pytest.Subtests) -> None:
+    brackets: list[tuple[str, str]] = [("[", "]"), ('{"a":', "}"), (' [\n"]]\\"]]",', "]\t")]
+    for left, right in brackets:
+        for extra in (0, 1):
+            with subtests.test(left=left, right=right, extra=extra):
+                text = left * (MAX_DEPTH + extra) + "0" + right * (MAX_DEPTH + extra)
+                assert json.loads(text)
+                assert too_deep(text) is bool(extra)
+                assert too_deep(text.encode()) is bool(extra)
 
 
 @given(VALUES, st.integers(0, 6), st.booleans())
-def test_it_counts_as_a_decoder_would(value: object, limit: int, ascii_only: bool) -> None:
+def test_depth_equals_that_of_the_decoded_value(value: object, limit: int, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
     assert too_deep(text, limit) is (depth(value) > limit)
     assert too_deep(text.encode(), limit) is (depth(value) > limit)
@@ -50,11 +52,11 @@ def test_many_flat_values_are_not_deep(value: object, limit: int) -> None:
     assert too_deep(text, depth(value) + 1 + limit) is False
 
 
-@pytest.mark.parametrize(
-    "text", ["", "plain", "(" * 500, '"' + "[" * 500 + '"', "text and " + "[" * 500, "]" * 500, "\ud800" + "[" * 500]
-)
-def test_what_does_not_begin_with_a_bracket_is_not_deep(text: str) -> None:
-    assert not too_deep(text)
+def test_text_that_does_not_start_with_a_bracket_is_not_deep(subtests: pytest.Subtests) -> None:
+    rows: list[str] = ["", "plain", "(" * 500, '"' + "[" * 500 + '"', "text and " + "[" * 500, "]" * 500, "\ud800" + "[" * 500]
+    for text in rows:
+        with subtests.test(text=text):
+            assert not too_deep(text)
 
 
 @given(st.text(st.sampled_from('[]{}"\\,: \ud800')), st.integers(0, 3))
@@ -62,7 +64,9 @@ def test_any_text_can_be_measured(text: str, limit: int) -> None:
     assert too_deep(text, limit) in (True, False)
 
 
-@pytest.mark.parametrize("extra", [0, 1])
-def test_the_limit_is_exact_behind_many_brackets(extra: int) -> None:
-    text = "[" + "[[]]," * 5000 + "[" * (MAX_DEPTH - 1 + extra) + "]" * (MAX_DEPTH - 1 + extra) + "]"
-    assert too_deep(text) is bool(extra)
+def test_limit_is_exact_after_many_brackets(subtests: pytest.Subtests) -> None:
+    rows: list[int] = [0, 1]
+    for extra in rows:
+        with subtests.test(extra=extra):
+            text = "[" + "[[]]," * 5000 + "[" * (MAX_DEPTH - 1 + extra) + "]" * (MAX_DEPTH - 1 + extra) + "]"
+            assert too_deep(text) is bool(extra)

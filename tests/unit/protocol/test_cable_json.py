@@ -1,4 +1,4 @@
-"""The cable's JSON: which frames are commands, and what replies look like to the letter."""
+"""The cable's JSON: decoded commands, and the exact bytes of replies."""
 
 import contextlib
 import json
@@ -40,14 +40,14 @@ COMMANDS: list[tuple[str, commands.Command]] = [
 ]
 
 
-@pytest.mark.parametrize(("frame", "command"), COMMANDS, ids=[frame[:60] for frame, _ in COMMANDS])
-def test_a_frame_is_read_as_its_command(frame: str, command: commands.Command) -> None:
-    assert wire.decode(frame.encode()) == command
+def test_frame_is_decoded_to_its_command(subtests: pytest.Subtests) -> None:
+    for frame, command in COMMANDS:
+        with subtests.test(frame=frame, command=command):
+            assert wire.decode(frame.encode()) == command
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
+def test_well_formed_frame_without_a_valid_command_is_unusable(subtests: pytest.Subtests) -> None:
+    rows: list[str] = [
         '{"command":"fly"}',
         "{}",
         '{"command":"message","identifier":"i","data":{"a":1}}',
@@ -55,15 +55,14 @@ def test_a_frame_is_read_as_its_command(frame: str, command: commands.Command) -
         '{"command":"join","identifier":"i"}',
         '{"command":"join","identifier":"i","presence":{"id":""}}',
         '{"command":"presence","identifier":"i","data":[1]}',
-    ],
-)
-def test_a_well_formed_frame_that_asks_for_nothing_possible_is_unusable(frame: str) -> None:
-    assert isinstance(wire.decode(frame.encode()), commands.Unusable)
+    ]
+    for frame in rows:
+        with subtests.test(frame=frame):
+            assert isinstance(wire.decode(frame.encode()), commands.Unusable)
 
 
-@pytest.mark.parametrize(
-    ("frame", "code"),
-    [
+def test_malformed_frame_has_the_close_code_of_its_error(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[bytes, int]] = [
         (b"", 1007),
         (b"{", 1007),
         (b"\xff\xfe", 1007),
@@ -77,23 +76,23 @@ def test_a_well_formed_frame_that_asks_for_nothing_possible_is_unusable(frame: s
         (b'{"command":"subscribe","identifier":"i","history":{"streams":{"s":{"epoch":"e","offset":-1}}}}', 1003),
         (b'{"command":"subscribe","identifier":"i","history":{"since":"now"}}', 1003),
         (b'{"command":"join","identifier":"i","presence":{"id":42}}', 1003),
-    ],
-)
-def test_a_frame_that_is_no_command_closes_with_the_code_of_its_fault(frame: bytes, code: int) -> None:
-    with pytest.raises(MalformedFrame) as caught:
-        wire.decode(frame)
-    assert caught.value.code == code
+    ]
+    for frame, code in rows:
+        with subtests.test(frame=frame, code=code):
+            with pytest.raises(MalformedFrame) as caught:
+                wire.decode(frame)
+            assert caught.value.code == code
 
 
 @given(
     st.one_of(st.binary(max_size=200), st.recursive(st.none() | st.text(), st.lists).map(lambda it: json.dumps(it).encode()))
 )
-def test_whatever_comes_is_a_command_or_a_malformed_frame(frame: bytes) -> None:
+def test_any_input_is_a_command_or_a_malformed_frame(frame: bytes) -> None:
     with contextlib.suppress(MalformedFrame):
         wire.decode(frame)
 
 
-def test_a_message_keeps_its_payload_to_the_letter() -> None:
+def test_message_payload_is_not_reformatted() -> None:
     payload = b'{"big": 123456789012345678901234567890, "f": 1.10}'
     message = Registered("chat/1", payload, 0.0, "ep", 32)
     assert wire.message_json(wire.message_head('{"channel":"C"}'), message) == (
@@ -101,18 +100,18 @@ def test_a_message_keeps_its_payload_to_the_letter() -> None:
     )
 
 
-def test_a_transient_message_has_no_position_and_a_typed_one_its_type_first() -> None:
+def test_transient_message_has_no_position_and_typed_message_starts_with_its_type() -> None:
     assert wire.message_json(wire.message_head("i"), Registered("s", b"1", 0.0)) == b'{"identifier":"i","message":1}'
     typed = Registered("s", b"1", 0.0, broadcast_type="note")
     assert wire.message_json(wire.message_head("i"), typed) == b'{"type":"note","identifier":"i","message":1}'
 
 
-def test_a_restored_welcome_always_lists_its_identifiers() -> None:
+def test_restored_welcome_always_lists_identifiers() -> None:
     assert wire.welcome_json("a", None) == b'{"type":"welcome","sid":"a"}'
     assert wire.welcome_json("a", []) == b'{"type":"welcome","sid":"a","restored":true,"restored_ids":[]}'
 
 
-def test_a_rejected_history_says_which_stream_and_why() -> None:
+def test_rejected_history_has_the_reason_of_each_stream() -> None:
     gap = Gap("s", GapReason.TRIMMED, "e", 5, 9)
     assert json.loads(wire.reject_history_json("i", [gap])) == {
         "type": "reject_history",
@@ -123,7 +122,7 @@ def test_a_rejected_history_says_which_stream_and_why() -> None:
     assert wire.reject_history_json("i", []) == b'{"type":"reject_history","identifier":"i"}'
 
 
-def test_a_history_by_time_that_was_trimmed_is_a_confirmation_that_says_so() -> None:
+def test_trimmed_history_by_time_is_confirmed_with_a_reason() -> None:
     gap = Gap("s", GapReason.TRIMMED, "e", 5, 9)
     assert wire.confirm_trimmed_json("i", [gap]) == (
         b'{"type":"confirm_history","identifier":"i","reason":"trimmed",'
@@ -131,7 +130,7 @@ def test_a_history_by_time_that_was_trimmed_is_a_confirmation_that_says_so() -> 
     )
 
 
-def test_a_confirmation_has_two_keys_in_the_order_of_the_reference_unless_positions_are_told() -> None:
+def test_confirmation_has_type_and_identifier_and_optional_positions() -> None:
     assert wire.about_json("confirm_subscription", "i") == b'{"type":"confirm_subscription","identifier":"i"}'
     assert wire.about_json("confirm_history", "i") == b'{"type":"confirm_history","identifier":"i"}'
     assert wire.about_json("confirm_subscription", "i", [("s", Position("e", 3))]) == (
@@ -139,32 +138,32 @@ def test_a_confirmation_has_two_keys_in_the_order_of_the_reference_unless_positi
     )
 
 
-def test_presence_replies_follow_the_wire() -> None:
+def test_presence_replies_have_the_wire_format() -> None:
     page = PresencePage("s", 2, (Member("1", b'{"n": 1}'), Member("2")))
     assert wire.presence_json("i", page, True) == (
         b'{"type":"presence","identifier":"i","message":{"type":"info","total":2,'
         b'"records":[{"info":{"n": 1},"id":"1"},{"id":"2"}]}}'
     )
-    more = PresencePage("s", 9, (Member("1"),), next_id="1")
-    assert wire.presence_json("i", more, True) == (
+    partial = PresencePage("s", 9, (Member("1"),), next_id="1")
+    assert wire.presence_json("i", partial, True) == (
         b'{"type":"presence","identifier":"i","message":{"type":"info","total":9,"records":[{"id":"1"}],"next":"1"}}'
     )
     assert wire.presence_json("i", None, True) == b'{"type":"presence","identifier":"i","message":{"type":"error","total":0}}'
 
 
 @given(st.lists(st.builds(Member, st.text(min_size=1), st.sampled_from([b"", b'{"n":1}'])), max_size=30), st.integers(0, 600))
-def test_what_is_cut_to_fit_does_fit_and_goes_on_where_it_was_cut(members: list[Member], room: int) -> None:
+def test_page_cut_to_fit_has_a_cursor_to_the_rest(members: list[Member], room: int) -> None:
     page = PresencePage("s", len(members), tuple(members))
     cut = wire.fitting(page, room)
     assert cut.members == page.members[: len(cut.members)]
     assert len(cut.members) >= min(1, len(members))
-    whole = len(cut.members) == len(members)
-    assert cut.next_id == (None if whole else cut.members[-1].id)
+    complete = len(cut.members) == len(members)
+    assert cut.next_id == (None if complete else cut.members[-1].id)
     if len(cut.members) > 1:
         empty = len(wire.presence_json("i", PresencePage("s", len(members)), True)) + len(',"records":[]')
         assert len(wire.presence_json("i", PresencePage("s", len(members), cut.members), True)) - empty <= room
 
 
-def test_pings_and_goodbyes_follow_the_wire() -> None:
+def test_ping_and_disconnect_have_the_wire_format() -> None:
     assert wire.ping_json(1694041735) == b'{"type":"ping","message":1694041735}'
     assert wire.disconnect_json(SERVER_RESTART) == b'{"type":"disconnect","reason":"server_restart","reconnect":true}'

@@ -1,4 +1,4 @@
-"""What the client writes, read back by the server's own half of the protocol."""
+"""Commands encoded by the client are decoded by the server's half of the protocol."""
 
 import msgspec
 import pytest
@@ -11,9 +11,8 @@ from ropewalk.protocol import cable_json
 from ropewalk.protocol.client_commands import ClientCommand, encode
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_server_decodes_each_encoded_command(subtests: pytest.Subtests) -> None:
+    rows: list[ClientCommand] = [
         Subscribe("i"),
         Subscribe("i", HistoryRequest(12.5, {"s": Position("e", 3)}), Member("m", b'{"n":1}')),
         Unsubscribe("i"),
@@ -27,10 +26,10 @@ from ropewalk.protocol.client_commands import ClientCommand, encode
         Join("i", Member("m")),
         Leave("i"),
         Pong(),
-    ],
-)
-def test_the_server_reads_what_the_client_meant(command: ClientCommand) -> None:
-    assert cable_json.decode(encode(command)) == command
+    ]
+    for command in rows:
+        with subtests.test(command=command):
+            assert cable_json.decode(encode(command)) == command
 
 
 def test_whole_seconds_are_written_without_a_fraction() -> None:

@@ -1,4 +1,4 @@
-"""One id that holds all positions of a connection: written as events go out, and read back as it was written."""
+"""Event ids that hold all positions of a connection: writing and parsing."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -32,49 +32,49 @@ def stamped(tracker: EventIds, *events: bytes) -> list[str]:
     return [found.decode() for found in re.findall(rb"^id: (.*)$", b"".join(tracker.stamped(b"".join(events))), re.M)]
 
 
-# --- written ----------------------------------------------------------------------------------------------------------
+# --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_id_of_a_single_stream_is_the_one_the_reference_server_writes() -> None:
+def test_id_of_a_single_stream_equals_that_of_the_reference_server() -> None:
     tracker = ids({"i": ["chat"]})
     assert tracker.plain
     assert b"".join(tracker.stamped(event(id_line("chat", "e1", 7)))) == b"data: x\nid: 7/e1/chat\n\n"
 
 
-def test_each_event_carries_the_positions_of_all_streams_as_they_are_then() -> None:
+def test_each_event_has_the_current_positions_of_all_streams() -> None:
     tracker = ids({"i": ["a", "b"]})
     assert not tracker.plain
     events = [event(id_line("a", "e1", 3), id_line("b", "e2", 9)), event(id_line("b", "e2", 10)), event(id_line("a", "e1", 4))]
     assert stamped(tracker, *events) == [";3/e1/a;9/e2/b", ";3/e1/a;10/e2/b", ";4/e1/a;10/e2/b"]
 
 
-def test_an_event_without_a_position_gets_no_id_and_its_text_stays() -> None:
+def test_event_without_a_position_is_unchanged() -> None:
     tracker = ids({"i": ["a", "b"]})
     text = b"data: id: 1/e/a\ndata:\n\n:\n\nevent: ping\ndata: 1\n\n"
     assert b"".join(tracker.stamped(text)) == text
 
 
-def test_an_event_of_nothing_but_an_id_is_one_still() -> None:
+def test_event_with_only_an_id_is_kept() -> None:
     assert b"".join(ids({"i": ["a", "b"]}).stamped(id_line("a", "e1", 3) + b"\n")) == b"id: 3/e1/a\n\n"
 
 
-def test_positions_the_client_came_with_stand_until_their_stream_moves() -> None:
+def test_positions_of_the_client_stand_until_their_stream_advances() -> None:
     tracker = ids({"i": ["a", "b"]}, {"i": {"a": Position("e1", 3), "b": Position("e2", 9), "gone": Position("e", 1)}})
     assert stamped(tracker, event(id_line("a", "e1", 4))) == [";4/e1/a;9/e2/b"]
 
 
-def test_a_position_the_client_only_claimed_is_put_right() -> None:
+def test_wrong_position_of_the_client_is_corrected() -> None:
     tracker = ids({"i": ["a"]}, {"i": {"a": Position("e1", 500)}})
     assert stamped(tracker, event(id_line("a", "e1", 3))) == ["3/e1/a"]
 
 
-def test_a_delivered_position_never_goes_back_within_its_epoch() -> None:
+def test_position_never_moves_back_within_its_epoch() -> None:
     tracker = ids({"i": ["a"]})
     events = [event(id_line("a", "e1", 8)), event(id_line("a", "e1", 5)), event(id_line("a", "e2", 1))]
     assert stamped(tracker, *events) == ["8/e1/a", "8/e1/a", "1/e2/a"]
 
 
-def test_a_stream_of_two_subscriptions_has_an_entry_for_each_while_they_differ() -> None:
+def test_stream_of_two_subscriptions_has_two_entries_while_they_differ() -> None:
     tracker = ids({"x": ["chat"], "y": ["chat"]})
     first, second = event(id_line("chat", "e1", 7, key("x"))), event(id_line("chat", "e1", 7, key("y")))
     uneven, even = stamped(tracker, first, second)
@@ -86,7 +86,7 @@ def test_a_stream_of_two_subscriptions_has_an_entry_for_each_while_they_differ()
     assert last.of("y") == {"chat": Position("e1", 8)}
 
 
-def test_long_ids_leave_in_pieces_that_end_between_lines() -> None:
+def test_long_ids_are_written_in_pieces_that_end_between_lines() -> None:
     names = [f"stream/{number:03}" for number in range(150)]
     tracker = ids({"i": names}, {"i": {name: Position("epoch", 10**12) for name in names}})
     blob = b"".join(event(id_line(names[0], "epoch", offset)) for offset in range(10**12, 10**12 + 100))
@@ -98,7 +98,7 @@ def test_long_ids_leave_in_pieces_that_end_between_lines() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["x", "y", "z"]), NAMES, st.integers(0, 3)), max_size=40))
-def test_every_id_is_enough_to_resume_every_subscription(moves: list[tuple[str, str, int]]) -> None:
+def test_each_id_can_resume_all_subscriptions(moves: list[tuple[str, str, int]]) -> None:
     streams = {identifier: ["a", "b;c", "d/e", "100%", "ü x", "new\nline"] for identifier in ("x", "y", "z")}
     tracker = ids(streams)
     model: dict[str, dict[str, Position]] = {identifier: {} for identifier in streams}
@@ -111,11 +111,11 @@ def test_every_id_is_enough_to_resume_every_subscription(moves: list[tuple[str, 
         assert {each: last.of(each) for each in streams} == model
 
 
-# --- how long it may become ---------------------------------------------------------------------------------------------
+# --- maximum length -----------------------------------------------------------------------------------------------------
 
 
 @given(st.dictionaries(TEXT, st.lists(TEXT, min_size=1, max_size=3), min_size=1, max_size=4))
-def test_no_id_becomes_longer_than_was_said(streams: dict[str, list[str]]) -> None:
+def test_id_length_does_not_exceed_the_reported_bound(streams: dict[str, list[str]]) -> None:
     tracker = EventIds(streams, {}, keyed=True)
     bound = tracker.longest()
     for number, (identifier, names) in enumerate(streams.items()):
@@ -125,23 +125,22 @@ def test_no_id_becomes_longer_than_was_said(streams: dict[str, list[str]]) -> No
             assert len(text) <= bound
 
 
-# --- read back ----------------------------------------------------------------------------------------------------------
+# --- parsing ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_last_event_id_names_a_stream_and_a_position() -> None:
+def test_last_event_id_has_a_stream_and_a_position() -> None:
     assert parse_event_id("7/e1/chat/room/1") == LastEventId({"chat/room/1": Position("e1", 7)})
     assert parse_event_id("7/e1/a;b").positions == {"a;b": Position("e1", 7)}
     assert parse_event_id("0//chat").positions == {"chat": Position("", 0)}
     assert parse_event_id("") == LastEventId()
 
 
-def test_a_last_event_id_of_several_names_each() -> None:
+def test_last_event_id_can_have_several_streams() -> None:
     assert parse_event_id(";7/e1/a%3Bb;0//new").positions == {"a;b": Position("e1", 7), "new": Position("", 0)}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_malformed_last_event_id_is_refused(subtests: pytest.Subtests) -> None:
+    rows: list[str] = [
         "7",
         "7/e1",
         "7/e1/",
@@ -162,15 +161,14 @@ def test_a_last_event_id_of_several_names_each() -> None:
         ";9223372036854775808/e1/a",
         ";7/e/\udcff",
         "7/e/" + "x" * MAX_BYTES,
-    ],
-)
-def test_a_last_event_id_of_another_shape_is_refused(text: str) -> None:
-    with pytest.raises(BadRequest, match="Last-Event-ID"):
-        parse_event_id(text)
+    ]
+    for text in rows:
+        with subtests.test(text=text), pytest.raises(BadRequest, match="Last-Event-ID"):
+            parse_event_id(text)
 
 
 @given(st.one_of(st.text(st.characters()), st.text(st.sampled_from("0123;:/%ab\n\udcff"))))
-def test_any_last_event_id_is_understood_or_refused(text: str) -> None:
+def test_any_last_event_id_is_parsed_or_refused(text: str) -> None:
     try:
         answer = parse_event_id(text)
     except BadRequest:

@@ -1,4 +1,4 @@
-"""What an HTTP request says about the session it wants."""
+"""Session options in an HTTP request."""
 
 from collections import Counter
 
@@ -6,12 +6,10 @@ import pytest
 
 from ropewalk.model.sessions import ClientOptions
 from ropewalk.protocol.handshake import AllowedOrigins, chosen_subprotocol, client_options, offered_subprotocols, token_of
-from ropewalk.protocol.websocket_frame import PING_FRAME, close_frame, readable, text_frame
 
 
-@pytest.mark.parametrize(
-    ("lines", "chosen"),
-    [
+def test_subprotocol_is_chosen_in_the_servers_order(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[list[str], str | None]] = [
         (["actioncable-v1-json, actioncable-unsupported"], "actioncable-v1-json"),
         (["actioncable-v1-ext-json"], "actioncable-v1-ext-json"),
         (["actioncable-v1-ext-json, anycable-token.abc"], "actioncable-v1-ext-json"),
@@ -19,13 +17,13 @@ from ropewalk.protocol.websocket_frame import PING_FRAME, close_frame, readable,
         (["actioncable-v1-ext-json", "actioncable-v1-json"], "actioncable-v1-json"),
         (["actioncable-unsupported"], None),
         ([], None),
-    ],
-)
-def test_the_servers_order_of_subprotocols_decides(lines: list[str], chosen: str | None) -> None:
-    assert chosen_subprotocol(offered_subprotocols(lines)) == chosen
+    ]
+    for lines, chosen in rows:
+        with subtests.test(lines=lines, chosen=chosen):
+            assert chosen_subprotocol(offered_subprotocols(lines)) == chosen
 
 
-def test_a_token_is_looked_for_in_header_then_subprotocol_then_query() -> None:
+def test_token_is_read_from_header_then_subprotocol_then_query() -> None:
     offered = ["actioncable-v1-ext-json", "anycable-token.b"]
     assert token_of("jid", {"x-jid": "a"}, {"jid": "c"}, offered) == "a"
     assert token_of("jid", {}, {"jid": "c"}, offered) == "b"
@@ -33,25 +31,28 @@ def test_a_token_is_looked_for_in_header_then_subprotocol_then_query() -> None:
     assert token_of("jid", {}, {}) == ""
 
 
-def test_a_client_says_in_its_request_what_it_wants_of_the_session() -> None:
-    asked = {"sid": "a", "pi": "5", "ptp": "ms", "reconnect_in": "1"}
-    assert client_options({}, asked) == ClientOptions("a", 5.0, 1000, True)
-    assert client_options({"x-anycable-restore-sid": "b"}, asked).former_sid == "b"
+def test_client_options_are_read_from_the_request() -> None:
+    value = {"sid": "a", "pi": "5", "ptp": "ms", "reconnect_in": "1"}
+    assert client_options({}, value) == ClientOptions("a", 5.0, 1000, True)
+    assert client_options({"x-anycable-restore-sid": "b"}, value).former_sid == "b"
 
 
-@pytest.mark.parametrize("params", [{}, {"pi": "often", "ptp": "minutes", "reconnect_in": "yes"}])
-def test_what_a_client_does_not_say_or_gets_wrong_is_left_to_the_server(params: dict[str, str]) -> None:
-    assert client_options({}, params) == ClientOptions()
+def test_missing_or_invalid_options_use_the_defaults(subtests: pytest.Subtests) -> None:
+    rows: list[dict[str, str]] = [{}, {"pi": "often", "ptp": "minutes", "reconnect_in": "yes"}]
+    for params in rows:
+        with subtests.test(params=params):
+            assert client_options({}, params) == ClientOptions()
 
 
-@pytest.mark.parametrize(("asked", "seconds"), [("-5", 0), ("0", 0), ("9" * 400, 3600)])
-def test_the_ping_interval_is_bounded(asked: str, seconds: float) -> None:
-    assert client_options({}, {"pi": asked}).ping_interval == seconds
+def test_ping_interval_is_bounded(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[str, float]] = [("-5", 0), ("0", 0), ("9" * 400, 3600)]
+    for value, seconds in rows:
+        with subtests.test(value=value, seconds=seconds):
+            assert client_options({}, {"pi": value}).ping_interval == seconds
 
 
-@pytest.mark.parametrize(
-    ("origin", "allowed"),
-    [
+def test_origin_is_allowed_by_host_or_suffix(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[str | None, bool]] = [
         ("https://example.com", True),
         ("https://EXAMPLE.com", True),
         ("http://app.example.org:3000", True),
@@ -62,13 +63,13 @@ def test_the_ping_interval_is_bounded(asked: str, seconds: float) -> None:
         ("null", False),
         ("http://[", False),
         ("", False),
-    ],
-)
-def test_an_origin_is_allowed_by_host_or_by_suffix(origin: str | None, allowed: bool) -> None:
-    assert AllowedOrigins(["example.com", "app.example.org:3000", "*.example.net"])(origin) is allowed
+    ]
+    for origin, allowed in rows:
+        with subtests.test(origin=origin, allowed=allowed):
+            assert AllowedOrigins(["example.com", "app.example.org:3000", "*.example.net"])(origin) is allowed
 
 
-def test_programs_tell_no_origin_and_are_let_in_unless_one_is_required() -> None:
+def test_request_without_an_origin_is_allowed_unless_one_is_required() -> None:
     refusals: Counter[str] = Counter()
     assert AllowedOrigins(["example.com"], refusals=refusals)(None)
     assert not refusals
@@ -76,31 +77,10 @@ def test_programs_tell_no_origin_and_are_let_in_unless_one_is_required() -> None
     assert refusals == {"origin": 1}
 
 
-def test_without_a_list_every_origin_is_allowed() -> None:
+def test_every_origin_is_allowed_without_a_list() -> None:
     assert AllowedOrigins([])(None)
 
 
-@pytest.mark.parametrize(
-    ("size", "header"), [(125, b"\x81\x7d"), (126, b"\x81\x7e\x00\x7e"), (65536, b"\x81\x7f" + (65536).to_bytes(8))]
-)
-def test_the_length_of_a_text_frame_takes_as_many_bytes_as_it_needs(size: int, header: bytes) -> None:
-    assert text_frame(b"x" * size) == header + b"x" * size
-
-
-def test_a_close_frame_never_carries_more_than_a_control_frame_may() -> None:
-    frame = close_frame(1007, "ü" * 100)
-    assert frame[1] == len(frame) - 2 <= 125
-    assert frame[4:].decode() == "ü" * 61
-
-
-def test_a_token_is_found_in_its_header_however_the_parameter_is_written() -> None:
+def test_token_parameter_name_is_case_insensitive_in_the_header() -> None:
     assert token_of("My-Token", {"x-my-token": "t"}, {}) == "t"
     assert token_of("My-Token", {}, {"My-Token": "t"}) == "t"
-
-
-@pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536])
-def test_frames_are_readable_again_for_the_log_one_a_line(size: int) -> None:
-    text = "ä" * (size // 2) + "x" * (size % 2)
-
-    assert readable(text_frame(text.encode()) + PING_FRAME + close_frame(1001, "bye")) == f"{text}\n(ping)\n(close)\x03�bye"
-    assert readable(text.encode()) == text

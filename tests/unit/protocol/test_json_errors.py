@@ -1,4 +1,4 @@
-"""Texts that are no JSON, and what is said of them."""
+"""Error texts for invalid JSON."""
 
 import msgspec
 import pytest
@@ -11,25 +11,27 @@ from ropewalk.protocol.broky.texts import text_of
 from ropewalk.protocol.json_errors import why_no_json
 
 
-def said_of(text: bytes) -> str:
+def error_of(text: bytes) -> str:
     with pytest.raises(msgspec.DecodeError) as refused:
         msgspec.json.decode(text)
     return why_no_json(text, refused.value)
 
 
-@pytest.mark.parametrize(
-    "text", [rb'"\ud800"', rb'["\uDBFF"]', rb'{"a":"\\\ud83dab"}', rb'"\ud83d\n"', rb'["\ud800", 1, 2, 3]']
-)
-def test_half_a_surrogate_pair_is_named_wherever_it_stands(text: bytes) -> None:
-    assert "surrogate pair" in said_of(text)
+def test_lone_surrogate_is_reported(subtests: pytest.Subtests) -> None:
+    rows: list[bytes] = [rb'"\ud800"', rb'["\uDBFF"]', rb'{"a":"\\\ud83dab"}', rb'"\ud83d\n"', rb'["\ud800", 1, 2, 3]']
+    for text in rows:
+        with subtests.test(text=text):
+            assert "surrogate pair" in error_of(text)
 
 
-@pytest.mark.parametrize("text", [b'"abc', rb'"\ud83d', rb'"\ud83d\u', rb'"\ud83d\ude0', rb'["\\ud83d"', b'{"a":1', b""])
-def test_a_text_that_ends_too_early_is_called_truncated(text: bytes) -> None:
-    assert said_of(text) == "Input data was truncated"
+def test_truncated_text_is_reported(subtests: pytest.Subtests) -> None:
+    rows: list[bytes] = [b'"abc', rb'"\ud83d', rb'"\ud83d\u', rb'"\ud83d\ude0', rb'["\\ud83d"', b'{"a":1', b""]
+    for text in rows:
+        with subtests.test(text=text):
+            assert error_of(text) == "Input data was truncated"
 
 
-def test_every_reader_of_json_says_so() -> None:
+def test_all_json_decoders_report_a_lone_surrogate() -> None:
     with pytest.raises(MalformedFrame, match=r"frame is not JSON: .*surrogate pair"):
         cable_json.decode(rb'{"command":"\ud800"}')
     with pytest.raises(ValueError, match=r"the payload is not JSON: .*surrogate pair"):
@@ -38,6 +40,6 @@ def test_every_reader_of_json_says_so() -> None:
         decoded(rb'{"a":"\ud800"}', dict[str, str], "the offset")
 
 
-def test_a_body_that_is_not_utf8_is_the_mistake_of_its_sender() -> None:
+def test_body_that_is_not_utf8_is_a_client_error() -> None:
     with pytest.raises(BadRequest, match="the offset cannot be read: it is not UTF-8"):
         decoded(b'{"a":"\xff"}', dict[str, str], "the offset")

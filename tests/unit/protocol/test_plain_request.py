@@ -1,4 +1,4 @@
-"""Plain request heads: what is read of them, and what is left to an HTTP library."""
+"""Plain request heads are parsed; all others are left to an HTTP library."""
 
 import pytest
 
@@ -9,21 +9,20 @@ def read(head: bytes) -> PlainHead | None:
     return read_head(head, 0, head.find(HEAD_END))
 
 
-def test_a_plain_head_is_read_with_its_headers_and_sizes() -> None:
+def test_plain_head_has_headers_and_sizes() -> None:
     raw = b"POST /_broadcast HTTP/1.1\r\nHost: x\r\nCONTENT-LENGTH: \t12 \r\nConnection: Keep-Alive\r\nX:\r\n\r\n"
     headers = {b"host": b"x", b"content-length": b"12", b"connection": b"Keep-Alive", b"x": b""}
     assert read(raw) == PlainHead(raw, b"POST", b"/_broadcast", headers, 12, len(raw) + 12)
 
 
-def test_only_what_lies_between_the_places_is_read() -> None:
+def test_only_the_given_range_is_read() -> None:
     raw = b"GET /a?b=c HTTP/1.1\r\nHost: x\r\n\r\n"
     data = b"before" + raw + b"behind"
     assert read_head(data, 6, data.find(HEAD_END)) == PlainHead(raw, b"GET", b"/a?b=c", {b"host": b"x"}, 0, len(raw))
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_unusual_request_line_is_not_plain(subtests: pytest.Subtests) -> None:
+    rows: list[bytes] = [
         b"POST /x HTTP/1.0",
         b"POST /x HTTP/2.0",
         b"POST /x HTTP/1.1 ",
@@ -36,15 +35,14 @@ def test_only_what_lies_between_the_places_is_read() -> None:
         b"POST /\xc3\xbc HTTP/1.1",
         b"POST /x\x00 HTTP/1.1",
         b"\r\nPOST /x HTTP/1.1",
-    ],
-)
-def test_a_request_line_that_is_unusual_is_not_plain(line: bytes) -> None:
-    assert read(line + b"\r\nHost: x\r\n\r\n") is None
+    ]
+    for line in rows:
+        with subtests.test(line=line):
+            assert read(line + b"\r\nHost: x\r\n\r\n") is None
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
+def test_unusual_headers_are_not_plain(subtests: pytest.Subtests) -> None:
+    rows: list[bytes] = [
         b"X: without a host",
         b"Content-Length: 1\r\nContent-Length: 1",
         b"Content-Length: 1\r\ncontent-length: 2",
@@ -77,8 +75,8 @@ def test_a_request_line_that_is_unusual_is_not_plain(line: bytes) -> None:
         b"X\xa0: y",
         b"X: " + b"." * MOST_HEAD_BYTES,
         b"\r\n".join(b"X-%d: y" % number for number in range(MOST_HEADERS + 1)),
-    ],
-)
-def test_headers_that_are_unusual_make_a_head_that_is_not_plain(headers: bytes) -> None:
-    host = b"Host: z\r\n" if b"without" not in headers else b""
-    assert read(b"POST /x HTTP/1.1\r\n" + host + headers + b"\r\n\r\n") is None
+    ]
+    for headers in rows:
+        with subtests.test(headers=headers):
+            host = b"Host: z\r\n" if b"without" not in headers else b""
+            assert read(b"POST /x HTTP/1.1\r\n" + host + headers + b"\r\n\r\n") is None

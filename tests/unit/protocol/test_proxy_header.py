@@ -1,4 +1,4 @@
-"""The PROXY protocol's header, both versions: found however it is cut, and nothing else taken for one."""
+"""The header of the PROXY protocol, versions 1 and 2, in any fragmentation."""
 
 import pytest
 
@@ -21,23 +21,23 @@ HEADERS = {
     b"PROXY UNKNOWN\r\n": "",
     b"PROXY UNKNOWN ffff:f...f:ffff ffff:f...f:ffff 65535 65535\r\n": "",
     version_2(0x21, 0x11, IPV4): "203.0.113.9",
-    version_2(0x21, 0x11, IPV4 + b"\x03\x00\x01x"): "203.0.113.9",  # with an extension that is passed over
+    version_2(0x21, 0x11, IPV4 + b"\x03\x00\x01x"): "203.0.113.9",  # with an extension, which is skipped
     version_2(0x21, 0x21, IPV6): "2001:db8::1",
     version_2(0x20, 0x00, b""): "",  # the proxy's own connection: a health check
     version_2(0x21, 0x31, bytes(216)): "",  # over a Unix socket
 }
 
 
-@pytest.mark.parametrize(("header", "address"), HEADERS.items())
-def test_the_source_address_is_found_wherever_the_header_is_cut(header: bytes, address: str) -> None:
-    for length in range(len(header)):
-        assert split_proxy_header(header[:length]) is None
-    assert split_proxy_header(header + REST) == (address, REST)
+def test_source_address_is_found_once_the_header_is_complete(subtests: pytest.Subtests) -> None:
+    for header, address in HEADERS.items():
+        with subtests.test(header=header, address=address):
+            for length in range(len(header)):
+                assert split_proxy_header(header[:length]) is None
+            assert split_proxy_header(header + REST) == (address, REST)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+def test_invalid_header_is_refused(subtests: pytest.Subtests) -> None:
+    rows: list[bytes] = [
         REST,
         b"PROXI ",
         b"PROXY TCP4 nonsense 127.0.0.1 1 2\r\n",
@@ -48,8 +48,7 @@ def test_the_source_address_is_found_wherever_the_header_is_cut(header: bytes, a
         version_2(0x31, 0x11, IPV4),
         version_2(0x2F, 0x11, IPV4),
         V2_SIGNATURE + b"\x21\x11\xff\xff",
-    ],
-)
-def test_what_is_no_header_is_refused(wrong: bytes) -> None:
-    with pytest.raises(BadRequest):
-        split_proxy_header(wrong)
+    ]
+    for wrong in rows:
+        with subtests.test(wrong=wrong), pytest.raises(BadRequest):
+            split_proxy_header(wrong)

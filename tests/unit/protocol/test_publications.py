@@ -1,4 +1,4 @@
-"""The publish body: what becomes of it, and that nothing else than a clear refusal comes out of what is wrong."""
+"""The publish body is decoded, or refused with a clear reason."""
 
 import asyncio
 import json
@@ -38,73 +38,72 @@ def refusal(body: object) -> MalformedPublication:
     return caught.value
 
 
-# --- what is understood -----------------------------------------------------------------------------------------------
+# --- valid bodies -----------------------------------------------------------------------------------------------------
 
 
-def test_a_publication_keeps_its_stream_and_the_text_of_its_data() -> None:
+def test_publication_has_the_stream_and_data_of_the_body() -> None:
     assert one({"stream": "chat/1", "data": '{"text": "hi"}'}) == Publication("chat/1", b'{"text": "hi"}')
 
 
-def test_meta_and_uid_are_carried_over() -> None:
+def test_meta_and_uid_are_copied() -> None:
     meta = {"exclude_socket": "sid", "broadcast_type": "alert", "transient": True, "unknown": 1}
     body = {"stream": "s", "data": "1", "meta": meta, "uid": "u-1", "partition_key": "k"}
     assert one(body) == Publication("s", b"1", "sid", "alert", True, "u-1", partition_key="k")
 
 
-@pytest.mark.parametrize("kind", sorted(SERVER_TYPES))
-def test_a_type_of_what_the_server_itself_says_is_refused(kind: str) -> None:
-    """A client would go away, or wait for a position that never comes."""
-    good = {"stream": "s", "data": "1", "meta": {"broadcast_type": f"{kind}d"}}
-    assert one(good).broadcast_type == f"{kind}d"
-    refused = refusal([good, {"stream": "s", "data": "1", "meta": {"broadcast_type": kind}}])
-    assert (kind in refused.reason, refused.index) == (True, 1)
+def test_message_types_of_the_server_are_refused(subtests: pytest.Subtests) -> None:
+    """A client would disconnect, or wait for a position that is never sent."""
+    for kind in sorted(SERVER_TYPES):
+        with subtests.test(kind=kind):
+            good = {"stream": "s", "data": "1", "meta": {"broadcast_type": f"{kind}d"}}
+            assert one(good).broadcast_type == f"{kind}d"
+            refused = refusal([good, {"stream": "s", "data": "1", "meta": {"broadcast_type": kind}}])
+            assert (kind in refused.reason, refused.index) == (True, 1)
 
 
-@pytest.mark.parametrize("name", ["~b64:YQ", "~b64:_w==", "~b64:!", "~b64:_x"])
-def test_a_name_that_looks_like_a_key_of_bytes_and_is_none_is_refused(name: str) -> None:
-    """Subscribers by key would see two streams under one."""
-    assert "~b64:" in refusal({"stream": name, "data": "1"}).reason
-    assert one({"stream": "~b64:_w", "data": "1"}).stream == "~b64:_w"
+def test_non_canonical_binary_key_is_refused(subtests: pytest.Subtests) -> None:
+    """Subscribers by key would receive two streams under one key."""
+    rows: list[str] = ["~b64:YQ", "~b64:_w==", "~b64:!", "~b64:_x"]
+    for name in rows:
+        with subtests.test(name=name):
+            assert "~b64:" in refusal({"stream": name, "data": "1"}).reason
+            assert one({"stream": "~b64:_w", "data": "1"}).stream == "~b64:_w"
 
 
-def test_a_partition_key_is_no_longer_than_a_stream_may_be() -> None:
+def test_partition_key_is_limited_like_a_stream_name() -> None:
     assert one({"stream": "s", "data": "1", "partition_key": "k" * 20}).partition_key == "k" * 20
     with pytest.raises(MalformedPublication, match="partition_key is longer than 20 bytes"):
         one({"stream": "s", "data": "1", "partition_key": "k" * 21})
 
 
-def test_null_is_as_good_as_an_absent_key() -> None:
+def test_null_equals_an_absent_key() -> None:
     body = {"stream": "s", "data": "1", "meta": {"exclude_socket": None, "transient": None}, "uid": None, "command": None}
     assert one(body) == Publication("s", b"1")
     assert one({"stream": "s", "data": "1", "meta": None}) == Publication("s", b"1")
 
 
-def test_a_batch_keeps_its_order() -> None:
+def test_batch_keeps_its_order() -> None:
     body = [{"stream": "a", "data": "1"}, {"stream": "b", "data": "2"}, {"stream": "a", "data": "3"}]
     answer = decode(json.dumps(body).encode(), LIMITS)
     assert answer == [Publication("a", b"1"), Publication("b", b"2"), Publication("a", b"3")]
 
 
-@pytest.mark.parametrize(
-    ("payload", "order"),
-    [
+def test_disconnect_command_lets_clients_reconnect_unless_disabled(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[object, RemoteDisconnect]] = [
         ({"identifier": "user-1"}, RemoteDisconnect("user-1", True)),
         ({"identifier": "user-1", "reconnect": True}, RemoteDisconnect("user-1", True)),
         ({"identifier": "user-1", "reconnect": False}, RemoteDisconnect("user-1", False)),
-    ],
-)
-def test_a_disconnect_command_is_an_order_that_lets_clients_come_back_unless_it_says_otherwise(
-    payload: object, order: RemoteDisconnect
-) -> None:
-    assert decode(json.dumps({"command": "disconnect", "payload": payload}).encode(), LIMITS) == order
+    ]
+    for payload, order in rows:
+        with subtests.test(payload=payload, order=order):
+            assert decode(json.dumps({"command": "disconnect", "payload": payload}).encode(), LIMITS) == order
 
 
 # --- the payload ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_valid_json_is_not_reformatted(subtests: pytest.Subtests) -> None:
+    rows: list[str] = [
         "12345678901234567890123456789",
         "0.1000000000000000055511151231257827",
         "1e400",
@@ -114,83 +113,86 @@ def test_a_disconnect_command_is_an_order_that_lets_clients_come_back_unless_it_
         "[1,\n 2]",
         "false",
         '""',
-    ],
-)
-def test_valid_json_is_passed_on_as_it_was_written(text: str) -> None:
-    assert payload(text) == text.encode()
+    ]
+    for text in rows:
+        with subtests.test(text=text):
+            assert payload(text) == text.encode()
 
 
-@pytest.mark.parametrize("text", ['{"id": 9007199254740993}', '[1,\n 2, "é"]', "1e400", "false", "{}", '{"b":1,"a":2,"b":3}'])
-def test_json_that_is_not_in_a_string_is_the_message_as_it_was_written(text: str) -> None:
-    answer = decode(f'{{"stream":"s", "data" : {text} }}'.encode(), LIMITS)
-    assert answer == [Publication("s", text.encode())]
+def test_json_outside_a_string_is_not_reformatted(subtests: pytest.Subtests) -> None:
+    rows: list[str] = ['{"id": 9007199254740993}', '[1,\n 2, "é"]', "1e400", "false", "{}", '{"b":1,"a":2,"b":3}']
+    for text in rows:
+        with subtests.test(text=text):
+            answer = decode(f'{{"stream":"s", "data" : {text} }}'.encode(), LIMITS)
+            assert answer == [Publication("s", text.encode())]
 
 
-def test_a_batch_may_hold_both_kinds_of_data() -> None:
+def test_batch_may_mix_json_and_strings() -> None:
     answer = decode(b'[{"stream":"s","data":{"a":1}},{"stream":"s","data":"{\\"a\\":1}"},{"stream":"s","data":"a"}]', LIMITS)
     assert isinstance(answer, list)
     assert [each.payload for each in answer] == [b'{"a":1}', b'{"a":1}', b'"a"']
 
 
-@pytest.mark.parametrize("absent", ['""', "null"])
-def test_an_empty_key_counts_as_an_absent_one(absent: str) -> None:
-    meta = f'{{"exclude_socket":{absent},"broadcast_type":{absent}}}'
-    text = f'{{"stream":"s","data":"1","uid":{absent},"partition_key":{absent},"meta":{meta}}}'
-    assert decode(text.encode(), LIMITS, "") == [Publication("s", b"1")]
-    assert decode(text.encode(), LIMITS, "key") == [Publication("s", b"1", uid="key")]
+def test_empty_key_equals_an_absent_one(subtests: pytest.Subtests) -> None:
+    rows: list[str] = ['""', "null"]
+    for absent in rows:
+        with subtests.test(absent=absent):
+            meta = f'{{"exclude_socket":{absent},"broadcast_type":{absent}}}'
+            text = f'{{"stream":"s","data":"1","uid":{absent},"partition_key":{absent},"meta":{meta}}}'
+            assert decode(text.encode(), LIMITS, "") == [Publication("s", b"1")]
+            assert decode(text.encode(), LIMITS, "key") == [Publication("s", b"1", uid="key")]
 
 
-def test_whitespace_around_json_is_left_away() -> None:
+def test_whitespace_around_json_is_stripped() -> None:
     assert payload(' \r\n\t{"a": 1} \n') == b'{"a": 1}'
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_invalid_json_and_null_become_json_strings(subtests: pytest.Subtests) -> None:
+    rows: list[str] = [
         *("hello", "", " ", "null", " null ", "NaN", "01", "1.", "{", '{"a":1,}', "{'a':1}", '"open', "1 2", "tru"),
         *('"\\ud800"', '"\\x"', '"a\nb"', "\u00a01", "\ufeff1", "<turbo-stream>", "é", "\0"),
-    ],
-)
-def test_what_is_not_json_or_is_null_becomes_a_json_string_of_itself(text: str) -> None:
-    assert json.loads(payload(text)) == text
+    ]
+    for text in rows:
+        with subtests.test(text=text):
+            assert json.loads(payload(text)) == text
 
 
 # --- uids -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_idempotency_key_gives_a_uid_to_what_has_none() -> None:
+def test_idempotency_key_is_the_default_uid() -> None:
     assert one({"stream": "s", "data": "1"}, key="k").uid == "k"
     assert one({"stream": "s", "data": "1", "uid": ""}, key="k").uid == "k"
     assert one({"stream": "s", "data": "1", "uid": "own"}, key="k").uid == "own"
 
 
-def test_an_idempotency_key_names_the_items_of_a_batch_by_their_place() -> None:
+def test_idempotency_key_in_a_batch_gets_the_index_of_each_item() -> None:
     body = [{"stream": "s", "data": "1"}, {"stream": "s", "data": "2", "uid": "own"}, {"stream": "s", "data": "3"}]
     answer = decode(json.dumps(body).encode(), LIMITS, "k")
     assert isinstance(answer, list)
     assert [publication.uid for publication in answer] == ["k:0", "own", "k:2"]
 
 
-@pytest.mark.parametrize("key", ["k" * (MAX_UID_BYTES + 1), "é" * (MAX_UID_BYTES // 2 + 1), "\udcff"])
-def test_an_idempotency_key_that_is_too_long_or_no_text_is_refused(key: str) -> None:
-    with pytest.raises(MalformedPublication, match="Idempotency-Key"):
-        decode(b'{"stream":"s","data":"1"}', LIMITS, key)
+def test_long_or_invalid_idempotency_key_is_refused(subtests: pytest.Subtests) -> None:
+    rows: list[str] = ["k" * (MAX_UID_BYTES + 1), "é" * (MAX_UID_BYTES // 2 + 1), "\udcff"]
+    for key in rows:
+        with subtests.test(key=key), pytest.raises(MalformedPublication, match="Idempotency-Key"):
+            decode(b'{"stream":"s","data":"1"}', LIMITS, key)
 
 
-def test_a_uid_may_be_as_long_as_the_limit_says() -> None:
+def test_uid_length_is_limited() -> None:
     longest = "u" * MAX_UID_BYTES
     assert one({"stream": "s", "data": "1", "uid": longest}).uid == longest
     assert "uid" in refusal({"stream": "s", "data": "1", "uid": longest + "u"}).reason
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- malformed bodies -------------------------------------------------------------------------------------------------
 
 GOOD = {"stream": "s", "data": "1"}
 
 
-@pytest.mark.parametrize(
-    ("body", "word"),
-    [
+def test_malformed_body_is_refused_with_a_reason(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[object, str]] = [
         (b"", "not JSON"),
         (b"{", "not JSON"),
         (b'{"stream":"s","data":"1"} x', "not JSON"),
@@ -231,39 +233,38 @@ GOOD = {"stream": "s", "data": "1"}
         ({"command": "disconnect", "payload": {"identifier": "x", "reconnect": "no"}}, "reconnect"),
         ([], "1 to 3"),
         ([GOOD] * 4, "1 to 3"),
-    ],
-)
-def test_a_malformed_body_is_refused_and_the_reason_says_why(body: object, word: str) -> None:
-    error = refusal(body)
-    assert word in error.reason
-    assert error.index == 0
+    ]
+    for body, word in rows:
+        with subtests.test(body=body, word=word):
+            error = refusal(body)
+            assert word in error.reason
+            assert error.index == 0
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
+def test_refused_batch_names_the_index_of_the_malformed_item(subtests: pytest.Subtests) -> None:
+    items: list[object] = [
         *(7, None, [], {}),
         *({"stream": "", "data": "1"}, {"stream": "s", "data": None}, {"stream": "s"}),
         *({**GOOD, "meta": {"transient": 1}}, {**GOOD, "uid": "u" * 300}),
         {"stream": "s", "data": "[" * 5000 + "]" * 5000},
         {"command": "disconnect", "payload": {"identifier": "x"}},
-    ],
-)
-@pytest.mark.parametrize("index", [0, 1, 2])
-def test_a_refused_batch_names_the_place_of_the_bad_one(bad: object, index: int) -> None:
-    batch: list[object] = [GOOD, GOOD, GOOD]
-    batch[index] = bad
-    assert refusal(batch).index == index
-    large = json.dumps(batch).encode() + b" " * LARGE_BYTES
-    with pytest.raises(MalformedPublication) as caught:
-        asyncio.run(decode_gently(large, LIMITS))
-    assert (caught.value.index, caught.value.reason) == (index, refusal(large).reason)
+    ]
+    for item in items:
+        for index in range(3):
+            with subtests.test(item=item, index=index):
+                batch: list[object] = [GOOD, GOOD, GOOD]
+                batch[index] = item
+                assert refusal(batch).index == index
+                large = json.dumps(batch).encode() + b" " * LARGE_BYTES
+                with pytest.raises(MalformedPublication) as caught:
+                    asyncio.run(decode_gently(large, LIMITS))
+                assert (caught.value.index, caught.value.reason) == (index, refusal(large).reason)
 
 
 # --- large bodies -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_large_batch_is_decoded_in_pieces_between_which_others_have_their_turn() -> None:
+async def test_large_batch_is_decoded_in_pieces_with_yields_between_them() -> None:
     pieces = LARGE_BYTES // ENTRIES_AT_ONCE // 10
     body = json.dumps([{"stream": "s", "data": str(number)} for number in range(pieces * ENTRIES_AT_ONCE)]).encode()
     decoding = asyncio.create_task(decode_gently(body, PublicationLimits(max_batch=1_000_000), "key"))
@@ -275,14 +276,16 @@ async def test_a_large_batch_is_decoded_in_pieces_between_which_others_have_thei
     assert turns >= pieces
 
 
-@pytest.mark.parametrize("entry", [b'{"stream":"s","data":1}', b'{"stream":"s","data":1,"x":[]}'])
-async def test_a_large_batch_with_too_many_publications_is_refused(entry: bytes) -> None:
-    body = b"[" + b",".join([entry] * (LARGE_BYTES // len(entry))) + b"]"
-    with pytest.raises(MalformedPublication, match="1 to 3 publications, this one more"):
-        await decode_gently(body, LIMITS)
+async def test_large_batch_with_too_many_publications_is_refused(subtests: pytest.Subtests) -> None:
+    rows: list[bytes] = [b'{"stream":"s","data":1}', b'{"stream":"s","data":1,"x":[]}']
+    for entry in rows:
+        with subtests.test(entry=entry):
+            body = b"[" + b",".join([entry] * (LARGE_BYTES // len(entry))) + b"]"
+            with pytest.raises(MalformedPublication, match="1 to 3 publications, this one more"):
+                await decode_gently(body, LIMITS)
 
 
-# --- whatever comes ---------------------------------------------------------------------------------------------------
+# --- random bodies ----------------------------------------------------------------------------------------------------
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -307,17 +310,17 @@ def decodes_or_refuses(body: bytes, key: str) -> None:
 
 
 @given(st.binary(), st.text(st.characters()))
-def test_random_bytes_are_decoded_or_refused_and_nothing_else(body: bytes, key: str) -> None:
+def test_random_bytes_are_decoded_or_refused(body: bytes, key: str) -> None:
     decodes_or_refuses(body, key)
 
 
 @given(ALMOST | st.lists(ALMOST, max_size=4) | JSON)
-def test_random_json_is_decoded_or_refused_and_nothing_else(body: object) -> None:
+def test_random_json_is_decoded_or_refused(body: object) -> None:
     decodes_or_refuses(json.dumps(body).encode(), "")
 
 
 @given(ALMOST | st.lists(ALMOST | st.just(GOOD), max_size=4) | JSON | st.binary(), st.sampled_from(["", "key"]))
-def test_a_large_body_is_taken_or_refused_as_the_same_body_would_be(body: object, key: str) -> None:
+def test_large_body_is_decoded_or_refused_like_a_small_one(body: object, key: str) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     try:
         expected: object = decode(data, LIMITS, key)
@@ -329,18 +332,18 @@ def test_a_large_body_is_taken_or_refused_as_the_same_body_would_be(body: object
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_text_at_all_reaches_receivers_as_json_of_the_same_meaning(data: str) -> None:
+def test_any_text_becomes_json_of_the_same_value(data: str) -> None:
     seen = json.loads(payload(data))
     try:
-        meant = json.loads(data)
+        expected = json.loads(data)
     except ValueError:
-        meant = None
-    # Python's own reader takes NaN and Infinity, which are no JSON.
-    assert seen in (data, meant)
+        expected = None
+    # Python's decoder accepts NaN and Infinity, which are not JSON.
+    assert seen in (data, expected)
 
 
 @given(JSON.filter(lambda value: value is not None), st.sampled_from(["", " ", "\n", "\t\r\n"]))
-def test_any_json_at_all_is_passed_on_byte_for_byte(value: object, space: str) -> None:
+def test_any_json_is_passed_byte_for_byte(value: object, space: str) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=1)
     assert payload(space + text + space) == text.encode()
 
@@ -351,8 +354,10 @@ def test_numbers_of_any_size_stay_exact(whole: int, decimal: str) -> None:
     assert payload(text) == text.encode()
 
 
-@pytest.mark.parametrize("unknown", [{}, {"unknown": 1}])
-def test_a_batch_is_read_only_as_far_as_it_holds_publications(unknown: dict[str, int]) -> None:
-    found = refusal([{"stream": "a", "data": "1"}, unknown] + [{}] * 5000)
-    assert found.index == 1
-    assert "stream" in found.reason
+def test_decoding_stops_at_the_first_malformed_item_of_a_batch(subtests: pytest.Subtests) -> None:
+    rows: list[dict[str, int]] = [{}, {"unknown": 1}]
+    for unknown in rows:
+        with subtests.test(unknown=unknown):
+            found = refusal([{"stream": "a", "data": "1"}, unknown] + [{}] * 5000)
+            assert found.index == 1
+            assert "stream" in found.reason

@@ -1,4 +1,4 @@
-"""What a server may say, as the client reads it."""
+"""Server messages as decoded by the client."""
 
 import pytest
 
@@ -28,9 +28,8 @@ from ropewalk.protocol.server_messages import (
 )
 
 
-@pytest.mark.parametrize(
-    ("frame", "message"),
-    [
+def test_message_of_our_server_is_decoded(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[bytes, ServerMessage]] = [
         (cable_json.welcome_json("s1", None), Welcome("s1")),
         (cable_json.welcome_json("s1", []), Welcome("s1", True)),
         (cable_json.welcome_json("s1", ["i"]), Welcome("s1", True, ("i",))),
@@ -58,15 +57,14 @@ from ropewalk.protocol.server_messages import (
             cable_json.message_json(cable_json.message_head("i"), Registered("s", b"1", 1.0, broadcast_type="note")),
             Data("i", b"1", type="note"),
         ),
-    ],
-)
-def test_what_our_server_writes_is_read_back_as_what_it_meant(frame: bytes, message: ServerMessage) -> None:
-    assert decode(frame) == message
+    ]
+    for frame, message in rows:
+        with subtests.test(frame=frame, message=message):
+            assert decode(frame) == message
 
 
-@pytest.mark.parametrize(
-    ("frame", "message"),
-    [
+def test_messages_of_other_servers_with_missing_or_extra_fields_are_decoded(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[str, ServerMessage]] = [
         ('{"type":"welcome"}', Welcome()),
         ('{"type":"reject_history","identifier":"i"}', HistoryRejected("i")),
         ('{"type":"disconnect","reason":"unauthorized","reconnect":false}', Goodbye("unauthorized", False)),
@@ -83,18 +81,19 @@ def test_what_our_server_writes_is_read_back_as_what_it_meant(frame: bytes, mess
         ('{"type":"presence","identifier":"i","message":{"type":"typing"}}', UnknownMessage("presence")),
         ('{"type":"news"}', UnknownMessage("news")),
         ('{"type":"news","identifier":"i"}', UnknownMessage("news")),
-    ],
-)
-def test_what_other_servers_leave_out_or_add_is_understood(frame: str, message: ServerMessage) -> None:
-    assert decode(frame) == message
+    ]
+    for frame, message in rows:
+        with subtests.test(frame=frame, message=message):
+            assert decode(frame) == message
 
 
-def test_the_payload_stays_as_it_was_written() -> None:
+def test_payload_is_not_reformatted() -> None:
     message = decode('{"identifier":"i","message":{"big":12345678901234567890,"price":1.10}}')
     assert message == Data("i", b'{"big":12345678901234567890,"price":1.10}')
 
 
-@pytest.mark.parametrize("frame", [b"", b"[]", b"nonsense", b'{"type":7}', b'{"type":"welcome","sid":{}}', b"\xff"])
-def test_what_is_no_message_is_malformed(frame: bytes) -> None:
-    with pytest.raises(MalformedFrame):
-        decode(frame)
+def test_invalid_message_is_malformed(subtests: pytest.Subtests) -> None:
+    rows: list[bytes] = [b"", b"[]", b"nonsense", b'{"type":7}', b'{"type":"welcome","sid":{}}', b"\xff"]
+    for frame in rows:
+        with subtests.test(frame=frame), pytest.raises(MalformedFrame):
+            decode(frame)

@@ -1,4 +1,4 @@
-"""Events as they go out: lines that a browser reads back to the message that was meant."""
+"""Server-sent events as written by the server and parsed by a browser."""
 
 import json
 import re
@@ -29,7 +29,7 @@ class Event(NamedTuple):
 
 
 def read(text: bytes) -> list[Event]:
-    """What an EventSource makes of a stream, by the rules of the HTML standard."""
+    """Parse a stream as an EventSource does by the HTML standard."""
     events: list[Event] = []
     data: list[str] = []
     kind, seen = "", None
@@ -61,24 +61,24 @@ def sent(codec: SseCodec, message: Registered) -> bytes:
 # --- data messages ----------------------------------------------------------------------------------------------------
 
 
-def test_a_get_receives_the_bare_message_with_its_position_as_id() -> None:
+def test_get_receives_the_message_with_its_position_as_id() -> None:
     assert sent(GET, registered(b'{"n":1}')) == b'data: {"n":1}\nid: 7/e1/chat\n\n'
 
 
-def test_a_get_receives_strings_as_their_text_line_by_line() -> None:
+def test_get_receives_a_string_as_lines_of_text() -> None:
     assert sent(GET, registered(b'"one\\ntwo\\r\\n\\u00e9"')) == "data: one\ndata: two\ndata: é\nid: 7/e1/chat\n\n".encode()
 
 
-def test_an_empty_string_is_an_event_with_empty_data() -> None:
+def test_empty_string_is_an_event_with_empty_data() -> None:
     assert read(sent(GET, registered(b'""'))) == [Event("", "", "7/e1/chat")]
 
 
-def test_json_over_several_lines_stays_the_same_json() -> None:
+def test_multi_line_json_stays_the_same_json() -> None:
     (event,) = read(sent(GET, registered(b'{"a":\r\n[1,\n2,\r3]}')))
     assert json.loads(event.data) == {"a": [1, 2, 3]}
 
 
-def test_a_post_receives_the_whole_object() -> None:
+def test_post_receives_the_whole_object() -> None:
     (event,) = read(sent(POST, registered(b"12345678901234567890")))
     assert event.kind == ""
     assert (
@@ -87,16 +87,18 @@ def test_a_post_receives_the_whole_object() -> None:
     )
 
 
-def test_a_transient_message_has_no_id() -> None:
+def test_transient_message_has_no_id() -> None:
     assert sent(GET, Registered("chat", b"1", 100.0)) == b"data: 1\n\n"
 
 
-@pytest.mark.parametrize("codec", [GET, POST])
-def test_a_broadcast_type_names_the_event_and_its_data_is_the_whole_object(codec: SseCodec) -> None:
-    (event,) = read(sent(codec, registered(b'"x"', broadcast_type="alert")))
-    assert event.kind == "alert"
-    assert event.id == "7/e1/chat"
-    assert json.loads(event.data)["message"] == "x"
+def test_broadcast_type_is_the_event_name_of_the_whole_object(subtests: pytest.Subtests) -> None:
+    rows: list[SseCodec] = [GET, POST]
+    for codec in rows:
+        with subtests.test(codec=codec):
+            (event,) = read(sent(codec, registered(b'"x"', broadcast_type="alert")))
+            assert event.kind == "alert"
+            assert event.id == "7/e1/chat"
+            assert json.loads(event.data)["message"] == "x"
 
 
 # --- typed messages ---------------------------------------------------------------------------------------------------
@@ -120,25 +122,27 @@ def typed(codec: SseCodec) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("codec", [GET, POST])
-def test_every_typed_message_is_an_event_of_its_type_with_the_full_json(codec: SseCodec) -> None:
-    for kind, text in typed(codec).items():
-        (event,) = read(text)
-        assert event.kind == kind
-        assert json.loads(event.data)["type"] == kind
+def test_typed_message_is_an_event_of_its_type_with_the_full_json(subtests: pytest.Subtests) -> None:
+    rows: list[SseCodec] = [GET, POST]
+    for codec in rows:
+        with subtests.test(codec=codec):
+            for kind, text in typed(codec).items():
+                (event,) = read(text)
+                assert event.kind == kind
+                assert json.loads(event.data)["type"] == kind
 
 
-def test_raw_leaves_out_every_typed_message_and_keeps_the_data() -> None:
+def test_raw_omits_typed_messages_and_keeps_data() -> None:
     assert [event for text in typed(RAW).values() for event in read(text)] == []
     assert sent(RAW, registered(b"1")) == b"data: 1\nid: 7/e1/chat\n\n"
 
 
-def test_a_gap_says_which_stream_and_why() -> None:
+def test_gap_has_the_stream_and_reason() -> None:
     (event,) = read(GET.reject_history("i", [GAP]))
     assert json.loads(event.data)["streams"] == {"chat": {"reason": "trimmed", "epoch": "e1", "oldest": 5, "tip": 9}}
 
 
-def test_only_a_disconnect_for_good_tells_the_browser_not_to_come_back() -> None:
+def test_only_a_permanent_disconnect_disables_reconnects() -> None:
     assert b"retry" not in GET.disconnect(closings.SERVER_RESTART)
     assert f"\nretry: {NEVER}\n\n".encode() in GET.disconnect(closings.UNAUTHORIZED)
 
@@ -146,33 +150,35 @@ def test_only_a_disconnect_for_good_tells_the_browser_not_to_come_back() -> None
 TIPS = [("chat", Position("e1", 7)), ("new", Position("", 0))]
 
 
-@pytest.mark.parametrize("kind", ["confirm_subscription", "confirm_history"])
-def test_a_confirmation_carries_the_positions_where_live_begins_and_is_the_reference_servers_text(kind: str) -> None:
-    text = {"confirm_subscription": GET.confirm_subscription, "confirm_history": GET.confirm_history}[kind]("i", TIPS)
-    data = f'{{"type":"{kind}","identifier":"i"}}'
-    assert text == f"event: {kind}\ndata: {data}\nid: 7/e1/chat\nid: 0//new\n\n".encode()
+def test_confirmation_has_the_live_positions_and_the_reference_text(subtests: pytest.Subtests) -> None:
+    rows: list[str] = ["confirm_subscription", "confirm_history"]
+    for kind in rows:
+        with subtests.test(kind=kind):
+            text = {"confirm_subscription": GET.confirm_subscription, "confirm_history": GET.confirm_history}[kind]("i", TIPS)
+            data = f'{{"type":"{kind}","identifier":"i"}}'
+            assert text == f"event: {kind}\ndata: {data}\nid: 7/e1/chat\nid: 0//new\n\n".encode()
 
 
-def test_a_gap_carries_the_position_where_it_ends() -> None:
+def test_gap_has_the_position_of_its_end() -> None:
     assert b"\nid: 4/e1/chat\n" in GET.reject_history("i", [GAP])
 
 
-def test_a_client_that_was_ahead_goes_on_from_the_tip() -> None:
+def test_client_ahead_of_the_stream_continues_from_the_tip() -> None:
     assert b"\nid: 9/e1/chat\n" in GET.reject_history("i", [Gap("chat", GapReason.AHEAD, "e1", 5, 9)])
 
 
-def test_dropped_messages_without_a_position_move_none() -> None:
+def test_dropped_messages_without_a_position_move_no_position() -> None:
     assert b"id:" not in GET.reject_history("i", [Gap("chat", GapReason.DROPPED, "", 1, 0)])
 
 
-def test_raw_keeps_what_is_for_the_event_source_itself() -> None:
+def test_raw_keeps_ids_and_retry_lines() -> None:
     assert RAW.confirm_subscription("i", TIPS[:1]) == b"id: 7/e1/chat\n\n"
     assert sent(RAW, registered(b"1", broadcast_type="alert")) == b"id: 7/e1/chat\n\n"
     assert RAW.disconnect(closings.UNAUTHORIZED) == f"retry: {NEVER}\n\n".encode()
     assert RAW.disconnect(closings.SERVER_RESTART) == b""
 
 
-def test_with_several_subscriptions_positions_name_theirs() -> None:
+def test_positions_name_their_subscription_if_there_are_several() -> None:
     codec = SseCodec(unwrap=False, raw=False, keyed=True)
     key = subscription_key('{"channel":"C"}')
     (event,) = read(sent(codec, registered(b"1")))
@@ -181,11 +187,11 @@ def test_with_several_subscriptions_positions_name_theirs() -> None:
     assert f"id: {key}:0//new\n".encode() in codec.confirm_subscription('{"channel":"C"}', TIPS)
 
 
-# --- whatever they hold -----------------------------------------------------------------------------------------------
+# --- arbitrary text ---------------------------------------------------------------------------------------------------
 
 
 @given(TEXT, TEXT.filter(bool), TEXT)
-def test_no_text_can_become_another_event_or_line(text: str, stream: str, kind: str) -> None:
+def test_text_cannot_inject_events_or_lines(text: str, stream: str, kind: str) -> None:
     message = registered(json.dumps(text).encode(), stream, broadcast_type=kind)
     for codec in (GET, POST):
         (event,) = read(sent(codec, message))
@@ -195,21 +201,21 @@ def test_no_text_can_become_another_event_or_line(text: str, stream: str, kind: 
 
 
 @given(TEXT)
-def test_a_string_is_read_back_with_its_line_ends_made_equal(text: str) -> None:
+def test_string_is_read_back_with_normalized_line_endings(text: str) -> None:
     (event,) = read(sent(GET, registered(json.dumps(text).encode())))
     assert event.data == re.sub(r"\r\n|\r", "\n", text)
 
 
-@pytest.mark.parametrize(
-    "stream", ["chat/1/2", ";a;b", "50%", "a%2Fb", "a b", " edge ", "é/ü", "line\nbreak", "tab\t", "nul\0"]
-)
-def test_the_last_event_id_leads_back_to_the_stream(stream: str) -> None:
-    (event,) = read(sent(GET, registered(b"1", stream)))
-    assert event.id is not None
-    assert parse_event_id(event.id.strip()).positions == {stream: Position("e1", 7)}
+def test_last_event_id_is_parsed_back_to_the_stream(subtests: pytest.Subtests) -> None:
+    rows: list[str] = ["chat/1/2", ";a;b", "50%", "a%2Fb", "a b", " edge ", "é/ü", "line\nbreak", "tab\t", "nul\0"]
+    for stream in rows:
+        with subtests.test(stream=stream):
+            (event,) = read(sent(GET, registered(b"1", stream)))
+            assert event.id is not None
+            assert parse_event_id(event.id.strip()).positions == {stream: Position("e1", 7)}
 
 
-def test_a_transmission_is_an_event_of_its_type_or_a_bare_message() -> None:
+def test_transmission_is_a_typed_event_or_a_plain_message() -> None:
     typed, message, odd = '{"type":"note","x":1}', '{"identifier":"i","message":"hi\\nthere"}', '["no object"]'
 
     assert read(GET.transmission(typed)) == [Event("note", typed, None)]

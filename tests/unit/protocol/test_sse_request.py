@@ -1,4 +1,4 @@
-"""What SSE clients ask for, and how what cannot be read is refused."""
+"""Requests of SSE clients, and the refusal of invalid ones."""
 
 import json
 
@@ -21,24 +21,23 @@ RESUME = LastEventId({"chat": Position("e1", 7)})
 # --- the query --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "identifier"),
-    [
+def test_each_parameter_maps_to_an_identifier(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[str, object]] = [
         ("channel", {"channel": "v"}),
         ("stream", {"channel": "$pubsub", "stream_name": "v"}),
         ("signed_stream", {"channel": "$pubsub", "signed_stream_name": "v"}),
         ("turbo_signed_stream_name", {"channel": "Turbo::StreamsChannel", "signed_stream_name": "v"}),
-    ],
-)
-def test_a_parameter_stands_for_an_identifier(name: str, identifier: object) -> None:
-    assert json.loads(subscription_of_query({name: "v"}, NEW).identifier) == identifier
+    ]
+    for name, identifier in rows:
+        with subtests.test(name=name, identifier=identifier):
+            assert json.loads(subscription_of_query({name: "v"}, NEW).identifier) == identifier
 
 
-def test_an_identifier_is_taken_as_it_is() -> None:
+def test_identifier_is_used_unchanged() -> None:
     assert subscription_of_query({"identifier": '{"channel": "X"}'}, NEW) == Subscribe('{"channel": "X"}')
 
 
-def test_of_several_parameters_the_first_of_the_order_counts() -> None:
+def test_first_parameter_in_the_documented_order_wins() -> None:
     order = ["identifier", "channel", "stream", "signed_stream", "turbo_signed_stream_name"]
     params = {name: f"by {name}" for name in reversed(order)}
     for name in order:
@@ -46,44 +45,53 @@ def test_of_several_parameters_the_first_of_the_order_counts() -> None:
         del params[name]
 
 
-@pytest.mark.parametrize("params", [{}, {"stream": ""}, {"other": "x"}, {"history_since": "5"}])
-def test_a_query_without_a_subscription_is_refused(params: dict[str, str]) -> None:
-    with pytest.raises(BadRequest, match="identifier, channel, stream"):
-        subscription_of_query(params, NEW)
+def test_query_without_a_subscription_is_refused(subtests: pytest.Subtests) -> None:
+    rows: list[dict[str, str]] = [{}, {"stream": ""}, {"other": "x"}, {"history_since": "5"}]
+    for params in rows:
+        with subtests.test(params=params), pytest.raises(BadRequest, match="identifier, channel, stream"):
+            subscription_of_query(params, NEW)
 
 
-@pytest.mark.parametrize("name", ["identifier", "stream"])
-def test_a_parameter_that_is_no_text_is_refused(name: str) -> None:
-    with pytest.raises(BadRequest, match="UTF-8"):
-        subscription_of_query({name: "\udcff"}, NEW)
+def test_parameter_that_is_not_utf8_is_refused(subtests: pytest.Subtests) -> None:
+    rows: list[str] = ["identifier", "stream"]
+    for name in rows:
+        with subtests.test(name=name), pytest.raises(BadRequest, match="UTF-8"):
+            subscription_of_query({name: "\udcff"}, NEW)
 
 
-@pytest.mark.parametrize(("text", "since"), [("1681828329", 1681828329.0), ("1.5", 1.5)])
-def test_history_since_asks_for_the_past(text: str, since: float) -> None:
-    assert subscription_of_query({"stream": "s", "history_since": text}, NEW).history == HistoryRequest(since)
+def test_history_since_requests_history(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[str, float]] = [("1681828329", 1681828329.0), ("1.5", 1.5)]
+    for text, since in rows:
+        with subtests.test(text=text, since=since):
+            assert subscription_of_query({"stream": "s", "history_since": text}, NEW).history == HistoryRequest(since)
 
 
-@pytest.mark.parametrize("text", ["", "0"])
-def test_no_time_asks_for_no_past(text: str) -> None:
-    assert subscription_of_query({"stream": "s", "history_since": text}, NEW).history is None
+def test_empty_or_zero_history_since_requests_no_history(subtests: pytest.Subtests) -> None:
+    rows: list[str] = ["", "0"]
+    for text in rows:
+        with subtests.test(text=text):
+            assert subscription_of_query({"stream": "s", "history_since": text}, NEW).history is None
 
 
-@pytest.mark.parametrize("text", ["yesterday", "-5", "nan", "inf", "1e9", "1_0", "１", "9" * 30, "."])
-def test_a_time_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(BadRequest, match="history_since"):
-        subscription_of_query({"stream": "s", "history_since": text}, NEW)
+def test_invalid_history_since_is_refused(subtests: pytest.Subtests) -> None:
+    rows: list[str] = ["yesterday", "-5", "nan", "inf", "1e9", "1_0", "１", "9" * 30, "."]
+    for text in rows:
+        with subtests.test(text=text), pytest.raises(BadRequest, match="history_since"):
+            subscription_of_query({"stream": "s", "history_since": text}, NEW)
 
 
-@pytest.mark.parametrize(("text", "raw"), [("1", True), ("true", True), ("t", True), ("y", True), ("0", False), ("", False)])
-def test_raw_is_asked_for_with_a_yes(text: str, raw: bool) -> None:
-    assert wants_raw({"raw": text}) is raw
-    assert wants_raw({}) is False
+def test_raw_is_a_boolean_parameter(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[str, bool]] = [("1", True), ("true", True), ("t", True), ("y", True), ("0", False), ("", False)]
+    for text, raw in rows:
+        with subtests.test(text=text, raw=raw):
+            assert wants_raw({"raw": text}) is raw
+            assert wants_raw({}) is False
 
 
 # --- the last event id ------------------------------------------------------------------------------------------------
 
 
-def test_a_resumed_query_asks_for_what_follows_its_position() -> None:
+def test_resumed_query_requests_history_after_its_position() -> None:
     history = subscription_of_query({"stream": "chat", "history_since": "5"}, RESUME).history
     assert history == HistoryRequest(5.0, {"chat": Position("e1", 7)})
 
@@ -91,7 +99,7 @@ def test_a_resumed_query_asks_for_what_follows_its_position() -> None:
 # --- the body ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_body_is_one_subscribe_command_a_line() -> None:
+def test_body_has_one_subscribe_command_per_line() -> None:
     body = (
         b'{"command":"subscribe","identifier":"a"}\r\n\n'
         b'{"command":"subscribe","identifier":"b","history":{"since":5},"presence":{"id":"42","info":{"n":1}}}\n'
@@ -102,7 +110,7 @@ def test_a_body_is_one_subscribe_command_a_line() -> None:
     ]
 
 
-def test_a_later_position_in_a_command_counts_more_than_the_last_event_id() -> None:
+def test_later_position_in_a_command_wins_over_the_last_event_id() -> None:
     body = (
         b'{"command":"subscribe","identifier":"a","history":{"streams":{"chat":{"epoch":"e1","offset":9}}}}\n'
         b'{"command":"subscribe","identifier":"b"}'
@@ -120,9 +128,8 @@ def test_each_subscription_of_a_body_gets_its_own_position() -> None:
     assert second.history == HistoryRequest(None, {"chat": Position("e1", 6)})
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_invalid_body_is_refused(subtests: pytest.Subtests) -> None:
+    rows: list[bytes] = [
         b"",
         b"\n \n",
         b"nonsense",
@@ -134,20 +141,19 @@ def test_each_subscription_of_a_body_gets_its_own_position() -> None:
         b'{"command":"unsubscribe","identifier":"a"}',
         b'{"command":"subscribe","identifier":"a"}\n{"command":"ping"}',
         b'{"command":"subscribe","identifier":"a"}\n' * 4,
-    ],
-)
-def test_a_body_that_holds_anything_else_is_refused(body: bytes) -> None:
-    with pytest.raises(BadRequest):
-        subscriptions_of_body(body, NEW, 3)
+    ]
+    for body in rows:
+        with subtests.test(body=body), pytest.raises(BadRequest):
+            subscriptions_of_body(body, NEW, 3)
 
 
-def test_a_refused_body_says_which_command_is_wrong() -> None:
+def test_refused_body_names_the_invalid_command() -> None:
     with pytest.raises(BadRequest, match="command 2"):
         subscriptions_of_body(b'{"command":"subscribe","identifier":"a"}\n{"command":"ping"}', NEW, 3)
 
 
 @given(st.binary())
-def test_any_body_is_understood_or_refused(body: bytes) -> None:
+def test_any_body_is_parsed_or_refused(body: bytes) -> None:
     try:
         outcome: object = subscriptions_of_body(body, NEW, 3)
     except BadRequest as error:
@@ -155,17 +161,16 @@ def test_any_body_is_understood_or_refused(body: bytes) -> None:
     assert outcome
 
 
-@pytest.mark.parametrize(
-    ("named", "counts"),
-    [
+def test_later_of_last_event_id_and_body_position_is_used(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[Position, Position]] = [
         (Position("", 0), Position("e1", 7)),  # the first request, repeated
         (Position("e1", 3), Position("e1", 7)),
         (Position("e1", 9), Position("e1", 9)),
         (Position("e0", 9), Position("e1", 7)),
-    ],
-)
-def test_of_the_last_event_id_and_a_position_in_the_body_the_later_one_counts(named: Position, counts: Position) -> None:
-    asked = {"epoch": named.epoch, "offset": named.offset}
-    line = json.dumps({"command": "subscribe", "identifier": "i", "history": {"streams": {"chat": asked}}})
-    (command,) = subscriptions_of_body(line.encode(), RESUME, 9)
-    assert command.history == HistoryRequest(None, {"chat": counts})
+    ]
+    for named, expected in rows:
+        with subtests.test(named=named, expected=expected):
+            asked = {"epoch": named.epoch, "offset": named.offset}
+            line = json.dumps({"command": "subscribe", "identifier": "i", "history": {"streams": {"chat": asked}}})
+            (command,) = subscriptions_of_body(line.encode(), RESUME, 9)
+            assert command.history == HistoryRequest(None, {"chat": expected})
