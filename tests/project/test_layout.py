@@ -10,11 +10,11 @@ UNIT = ROOT / "tests" / "unit"
 
 
 def is_named_after_a_module(path: Path) -> bool:
-    """Whether the file is `test_<module>.py` or, for a part of a large module, `test_<module>_<part>.py`."""
+    """Whether the file is `test_<module>.py` (or of a package) or, for a part of a large one, `test_<module>_<part>.py`."""
     words = path.stem.split("_")[1:]
     names = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
     package = SOURCE / path.parent.relative_to(UNIT)
-    return any((package / f"{name}.py").is_file() for name in names)
+    return any((package / f"{name}.py").is_file() or (package / name / "__init__.py").is_file() for name in names)
 
 
 def test_every_unit_test_file_is_named_after_its_module() -> None:
