@@ -54,10 +54,10 @@ def test_job_without_a_server_needs_no_url(
 def test_key_option_of_the_other_command_is_rejected_with_a_hint(
     capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
 ) -> None:
-    cases_0: list[tuple[str, ...]] = [(), ("guess",)]
-    cases_1: list[tuple[str, str, str]] = [("push", "--key", "--token"), ("publish", "--token", "--key")]
-    for rest in cases_0:
-        for command, wrong, right in cases_1:
+    endings: list[tuple[str, ...]] = [(), ("guess",)]
+    commands: list[tuple[str, str, str]] = [("push", "--key", "--token"), ("publish", "--token", "--key")]
+    for rest in endings:
+        for command, wrong, right in commands:
             with subtests.test(command=command, rest=rest):
                 with pytest.raises(SystemExit) as exited:
                     main([command, "chat", "hello", wrong, *rest])

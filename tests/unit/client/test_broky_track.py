@@ -155,9 +155,9 @@ class TestGaps:
         assert offsets(created_meanwhile.accept(run(1, b"a", b"b"))) == [1, 2]
 
     def test_of_messages_without_positions_have_no_new_position(self, subtests: pytest.Subtests) -> None:
-        cases_1: list[tuple[Reason, str]] = [(Reason.TRIMMED, "trimmed"), (Reason.SLOW, "dropped")]
+        reasons: list[tuple[Reason, str]] = [(Reason.TRIMMED, "trimmed"), (Reason.SLOW, "dropped")]
         for messages in [0, 1]:
-            for reason, word in cases_1:
+            for reason, word in reasons:
                 with subtests.test(reason=reason, messages=messages):
                     ephemeral = track(epoch=b"")
                     for _ in range(messages):
