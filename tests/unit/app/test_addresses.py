@@ -1,4 +1,4 @@
-"""Where a server says that it listens."""
+"""The addresses that a server logs as its own."""
 
 import socket
 from collections.abc import Iterator
@@ -17,19 +17,18 @@ def listening() -> Iterator[Listening]:
         yield Listening(sock)
 
 
-@pytest.mark.parametrize(
-    ("host", "cert", "http", "tcp"),
-    [
+def test_second_port_is_listed_after_the_first(listening: Listening, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str, str, str]] = [
         ("127.0.0.1", "", "http", "tcp://127.0.0.1:9000"),
         ("::", "", "http", "tcp://[::]:9000"),
         ("127.0.0.1", "cert.pem", "https", "tls://127.0.0.1:9000"),
-    ],
-)
-def test_the_second_port_comes_after_the_first(host: str, cert: str, http: str, tcp: str, listening: Listening) -> None:
-    server = ServerSettings(host=host, ssl_cert=cert, tcp_port=9000)
-    first = f"{http}://127.0.0.1:{listening.sock.getsockname()[1]}"
-    assert addresses_of(server, [listening]) == [first, tcp]
+    ]
+    for host, cert, http, tcp in cases:
+        with subtests.test(host=host, cert=cert):
+            server = ServerSettings(host=host, ssl_cert=cert, tcp_port=9000)
+            first = f"{http}://127.0.0.1:{listening.sock.getsockname()[1]}"
+            assert addresses_of(server, [listening]) == [first, tcp]
 
 
-def test_without_a_second_port_nothing_is_said_of_one(listening: Listening) -> None:
+def test_only_the_first_port_is_listed_without_a_second_one(listening: Listening) -> None:
     assert len(addresses_of(ServerSettings(), [listening])) == 1

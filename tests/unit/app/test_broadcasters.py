@@ -1,4 +1,4 @@
-"""Settings about Redis and NATS: what may be used with what, and what is said where a library is missing."""
+"""Settings of Redis and NATS: valid combinations, errors, warnings, and a missing library."""
 
 import re
 import sys
@@ -11,9 +11,8 @@ from ropewalk.model.errors import UserMistake
 from ropewalk.model.extras import install
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
+def test_valid_combinations_can_start(subtests: pytest.Subtests) -> None:
+    cases: list[list[str]] = [
         [],
         ["--broadcast_adapter=http,redisx,redis,nats"],
         ["--broadcast_adapter=redisx", "--redis_url=rediss://user:pass@example.com:6380/1"],
@@ -24,16 +23,15 @@ from ropewalk.model.extras import install
         ["--broadcast_adapter=nats", "--nats_channel=app.broadcasts"],
         ["--broadcast_adapter=nats", "--embed_nats"],
         ["--broadcast_adapter=nats", "--embed_nats", "--enats_addr=nats://h:1", "--nats_servers=nats://h:1"],
-        ["--redis_url=nonsense", "--nats_servers=nonsense"],  # nobody uses them
-    ],
-)
-def test_these_may_start(argv: list[str]) -> None:
-    require_startable(load(["--public", *argv], {}))
+        ["--redis_url=nonsense", "--nats_servers=nonsense"],  # unused
+    ]
+    for argv in cases:
+        with subtests.test(argv=argv):
+            require_startable(load(["--public", *argv], {}))
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
+def test_invalid_combinations_are_rejected_without_showing_the_url(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["--pubsub=redis"], "--pubsub=redis joins several nodes, and --broker=memory gives each of them positions of its own"),
         (["--pubsub=nats"], "Set --broker=nats too"),
         (["--broadcast_adapter=redisx", "--redis_url=http://hush"], "--redis_url wants redis://"),
@@ -54,18 +52,18 @@ def test_these_may_start(argv: list[str]) -> None:
         (["--broadcast_adapter=redis", "--redis_channel="], "--redis_channel wants the name"),
         (["--broadcast_adapter=nats", "--nats_channel=a b"], "--nats_channel wants a subject"),
         (["--broadcast_adapter=nats", "--nats_channel=a..b"], "--nats_channel wants a subject"),
-    ],
-)
-def test_these_may_not(argv: list[str], message: str) -> None:
-    with pytest.raises(UserMistake, match=re.escape(message)) as refused:
-        require_startable(load(["--public", *argv], {}))
-    assert "hush" not in str(refused.value)  # a URL may hold a password
+    ]
+    for argv, message in cases:
+        with subtests.test(argv=argv):
+            with pytest.raises(UserMistake, match=re.escape(message)) as rejected:
+                require_startable(load(["--public", *argv], {}))
+            assert "hush" not in str(rejected.value)  # a URL may hold a password
 
 
 @pytest.mark.parametrize(
     ("adapters", "library", "extra"), [("redisx", "redis", "redis"), ("redis", "redis", "redis"), ("http,nats", "nats", "nats")]
 )
-def test_a_missing_library_is_named_with_the_extra_that_brings_it(
+def test_missing_library_is_reported_with_the_extra_to_install(
     adapters: str, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = ("ropewalk.adapters.broadcasters", "ropewalk.connections")
@@ -78,9 +76,8 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(
         build(load(["--public", f"--broadcast_adapter={adapters}"], {}))
 
 
-@pytest.mark.parametrize(
-    ("argv", "doubt"),
-    [
+def test_doubtful_combination_is_reported_once(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["--broadcast_adapter=redis"], "publications by redis have no position and no history"),
         (["--broadcast_adapter=redis,nats"], "publications by nats and redis have no position"),
         (["--broadcast_adapter=redisx", "--broker=redis", "--dedup_ttl=20s"], "may be registered twice"),
@@ -91,17 +88,16 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(
             ["--embed_nats", "--enats_addr=nats://127.0.0.1:4300"],
             "--embed_nats, --enats_addr: nothing uses them",
         ),
-    ],
-)
-def test_what_is_probably_not_meant_is_said(argv: list[str], doubt: str) -> None:
-    [said] = doubts(load(argv, {}))
+    ]
+    for argv, doubt in cases:
+        with subtests.test(argv=argv):
+            [reported] = doubts(load(argv, {}))
 
-    assert doubt in said
+            assert doubt in reported
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
+def test_sound_combination_is_not_reported(subtests: pytest.Subtests) -> None:
+    cases: list[list[str]] = [
         [],
         ["--broadcast_adapter="],
         ["--broadcast_adapter=http,redis"],
@@ -111,7 +107,7 @@ def test_what_is_probably_not_meant_is_said(argv: list[str], doubt: str) -> None
         ["--broker=redis", "--redis_url=redis://a"],
         ["--broker=nats", "--embed_nats"],
         ["--redis_channel=c", "--nats_channel=c"],
-    ],
-)
-def test_nothing_is_said_without_reason(argv: list[str]) -> None:
-    assert doubts(load(argv, {})) == []
+    ]
+    for argv in cases:
+        with subtests.test(argv=argv):
+            assert doubts(load(argv, {})) == []

@@ -1,4 +1,4 @@
-"""How the supervisor speaks with its children, and when it starts one again."""
+"""The control channel between the supervisor and its child processes, and the delay before a restart."""
 
 import asyncio
 import signal
@@ -11,56 +11,60 @@ from ropewalk.app.child_process import BETWEEN_STARTS, delay_before_start, ended
 from ropewalk.app.control_channel import ControlChannel, Failed, ProcessOrder, Ready, Word
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [(0, "exit code 0"), (2, "exit code 2"), (-signal.SIGKILL, "SIGKILL"), (-signal.SIGSEGV, "SIGSEGV"), (-99, "signal 99")],
-)
-def test_how_a_process_ended_is_told_in_words(code: int, words: str) -> None:
-    assert how_it_ended(code) == words
+def test_exit_status_is_described(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, str]] = [
+        (0, "exit code 0"),
+        (2, "exit code 2"),
+        (-signal.SIGKILL, "SIGKILL"),
+        (-signal.SIGSEGV, "SIGSEGV"),
+        (-99, "signal 99"),
+    ]
+    for code, text in cases:
+        with subtests.test(code=code):
+            assert how_it_ended(code) == text
 
 
-@pytest.mark.parametrize(
-    ("code", "ordered"),
-    [
+def test_exit_by_an_operator_is_distinguished_from_a_crash(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, bool]] = [
         (0, True),
         (-signal.SIGTERM, True),
         (-signal.SIGINT, True),
         (1, False),
         (-signal.SIGKILL, False),
         (-signal.SIGSEGV, False),
-    ],
-)
-def test_an_ordered_end_is_told_from_a_crash(code: int, ordered: bool) -> None:
-    assert ended_by_operator(code) is ordered
+    ]
+    for code, by_operator in cases:
+        with subtests.test(code=code):
+            assert ended_by_operator(code) is by_operator
 
 
-def test_one_that_ends_is_started_at_once_and_later_and_later_if_it_goes_on() -> None:
+def test_first_restart_is_immediate_and_further_ones_back_off() -> None:
     delays = [delay_before_start(failures, lambda: 1.0) for failures in range(1, 12)]
     assert delays[:4] == [0.0, 0.1, 0.2, 0.4]
     assert delays == sorted(delays)
     assert delays[-1] == BETWEEN_STARTS.cap
 
 
-class Heard:
-    """One end of a channel, and all that came there."""
+class Receiver:
+    """One end of a channel and the messages received on it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.channel = ControlChannel(sock)
-        self.words: list[Word] = []
+        self.messages: list[Word] = []
         self.over = asyncio.Event()
-        self._came = asyncio.Event()
-        self.channel.watch(self._hear, self.over.set)
+        self._arrived = asyncio.Event()
+        self.channel.watch(self._receive, self.over.set)
 
-    def _hear(self, word: Word) -> None:
-        self.words.append(word)
-        self._came.set()
+    def _receive(self, message: Word) -> None:
+        self.messages.append(message)
+        self._arrived.set()
 
-    async def until(self, count: int) -> list[Word]:
-        async with asyncio.timeout(15):
-            while len(self.words) < count:
-                await self._came.wait()
-                self._came.clear()
-        return self.words
+    async def received(self, count: int) -> list[Word]:
+        async with asyncio.timeout(60):
+            while len(self.messages) < count:
+                await self._arrived.wait()
+                self._arrived.clear()
+        return self.messages
 
 
 @pytest.fixture
@@ -71,28 +75,28 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     theirs.close()
 
 
-async def test_words_arrive_whole_and_in_order(ends: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = Heard(ends[0]), Heard(ends[1])
-    said: list[Word] = [Ready(), Failed("no\nsuch\nthing " * 1000)]
-    for word in said:
-        theirs.channel.say(word)
+async def test_messages_arrive_complete_and_in_order(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = Receiver(ends[0]), Receiver(ends[1])
+    sent: list[Word] = [Ready(), Failed("no\nsuch\nthing " * 1000)]
+    for message in sent:
+        theirs.channel.say(message)
     for order in ProcessOrder:
         ours.channel.say(order)
-    assert await ours.until(2) == said
-    assert await theirs.until(len(ProcessOrder)) == list(ProcessOrder)
+    assert await ours.received(2) == sent
+    assert await theirs.received(len(ProcessOrder)) == list(ProcessOrder)
 
 
-async def test_the_end_of_the_other_side_is_noticed(ends: tuple[socket.socket, socket.socket]) -> None:
-    theirs = Heard(ends[1])
+async def test_close_by_the_peer_is_reported(ends: tuple[socket.socket, socket.socket]) -> None:
+    theirs = Receiver(ends[1])
     ends[0].close()
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         await theirs.over.wait()
-    theirs.channel.say(Ready())  # to nobody, which is no failure
+    theirs.channel.say(Ready())  # without a peer: not an error
 
 
-async def test_the_last_words_are_heard_before_a_channel_is_closed(ends: tuple[socket.socket, socket.socket]) -> None:
-    ours = Heard(ends[0])
+async def test_pending_messages_are_read_when_a_channel_is_closed(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours = Receiver(ends[0])
     ControlChannel(ends[1]).say(Failed("why"))
     ends[1].close()
     ours.channel.close()
-    assert ours.words == [Failed("why")]
+    assert ours.messages == [Failed("why")]

@@ -1,4 +1,4 @@
-"""Which workers hang, and which are only slow, new, or on a machine that stood still."""
+"""Detection of hanging workers, as opposed to slow or new ones, and to a suspended machine."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from ropewalk.app.hang_watch import LATE_LOOKS, LOOK_SECONDS, MOST_UNANSWERED, H
 
 
 class Machine:
-    """Workers that are asked at each look, and answer before the next one unless they are silent."""
+    """Workers that are pinged at each look. They answer before the next look unless they are silent."""
 
     def __init__(self, *workers: str) -> None:
         self.answers = dict.fromkeys(workers, 0)
@@ -35,14 +35,14 @@ def machine() -> Machine:
     return made
 
 
-def test_one_that_leaves_so_many_questions_unanswered_hangs(machine: Machine) -> None:
+def test_worker_that_misses_enough_pings_hangs(machine: Machine) -> None:
     machine.silent = {"b"}
     assert list(machine.looks(MOST_UNANSWERED)) == [[]] * MOST_UNANSWERED
     assert machine.look() == ["b"]
-    assert LOOK_SECONDS * MOST_UNANSWERED == 30  # as the pages say
+    assert LOOK_SECONDS * MOST_UNANSWERED == 30  # as documented
 
 
-def test_one_late_answer_is_enough(machine: Machine) -> None:
+def test_late_answer_restarts_the_count(machine: Machine) -> None:
     machine.silent = {"b"}
     assert not any(machine.looks(MOST_UNANSWERED))
     machine.answers["b"] += 1
@@ -50,7 +50,7 @@ def test_one_late_answer_is_enough(machine: Machine) -> None:
     assert machine.look() == ["b"]
 
 
-def test_one_that_has_just_started_has_its_own_time(machine: Machine) -> None:
+def test_new_worker_has_its_own_timeout(machine: Machine) -> None:
     machine.silent = {"b", "d"}
     assert not any(machine.looks(MOST_UNANSWERED - 1))
     machine.answers["d"] = 0
@@ -61,7 +61,7 @@ def test_one_that_has_just_started_has_its_own_time(machine: Machine) -> None:
     assert machine.look() == ["d"]
 
 
-def test_where_the_watch_itself_did_not_run_nobody_is_to_blame(machine: Machine) -> None:
+def test_late_look_restarts_the_count(machine: Machine) -> None:
     machine.silent = {"b"}
     assert not any(machine.looks(MOST_UNANSWERED))
     assert not machine.look(after=LATE_LOOKS * LOOK_SECONDS + 1)
@@ -69,7 +69,7 @@ def test_where_the_watch_itself_did_not_run_nobody_is_to_blame(machine: Machine)
     assert machine.look() == ["b"]
 
 
-def test_a_long_time_without_looks_counts_as_none(machine: Machine) -> None:
+def test_suspended_machine_causes_no_hangs(machine: Machine) -> None:
     machine.silent = {"a", "b", "c"}
     assert not machine.look()
     assert not machine.look(after=3600)
@@ -77,13 +77,13 @@ def test_a_long_time_without_looks_counts_as_none(machine: Machine) -> None:
     assert not any(machine.looks(MOST_UNANSWERED * 3))
 
 
-def test_where_all_are_silent_at_once_they_get_the_time_twice(machine: Machine) -> None:
+def test_timeout_doubles_if_all_workers_are_silent(machine: Machine) -> None:
     machine.silent = {"a", "b", "c"}
     assert not any(machine.looks(2 * MOST_UNANSWERED))
     assert machine.look() == ["a", "b", "c"]
 
 
-def test_the_time_is_given_again_once_somebody_has_answered(machine: Machine) -> None:
+def test_doubled_timeout_restarts_after_an_answer(machine: Machine) -> None:
     for _ in range(2):
         machine.silent = {"a", "b", "c"}
         assert not any(machine.looks(2 * MOST_UNANSWERED - 1))
@@ -91,5 +91,5 @@ def test_the_time_is_given_again_once_somebody_has_answered(machine: Machine) ->
         assert not any(machine.looks(3))
 
 
-def test_nobody_is_watched_where_nobody_serves() -> None:
+def test_no_worker_hangs_if_there_are_none() -> None:
     assert not any(Machine().looks(3 * MOST_UNANSWERED))

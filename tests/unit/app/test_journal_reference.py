@@ -1,4 +1,4 @@
-"""The rows of the journal as text: for the terminal, and as the page of the reference."""
+"""The columns of the journal as text: in the terminal and on the reference pages."""
 
 import re
 from pathlib import Path
@@ -14,17 +14,17 @@ from ropewalk.pipeline.rows import sql_schema
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 
 
-def test_the_reference_page_is_the_one_that_the_code_draws() -> None:
-    assert (REFERENCE / "journal-rows.md").read_text() == as_markdown(), "`make docs` draws it"
+def test_reference_page_is_up_to_date() -> None:
+    assert (REFERENCE / "journal-rows.md").read_text() == as_markdown(), "run `make docs`"
 
 
-def test_the_command_lists_the_columns_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_command_lists_them_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["journal", "columns"]) == 0
 
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [column.name for column in COLUMNS]
 
 
-def test_the_page_about_spark_lists_the_columns_of_the_source() -> None:
+def test_spark_page_lists_the_columns_of_the_source() -> None:
     chapter = (REFERENCE / "spark.md").read_text().partition("## Columns of the source\n")[2].partition("\n## ")[0]
     listed = [
         (name.strip("` "), kind.strip())

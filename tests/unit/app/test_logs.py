@@ -11,7 +11,7 @@ from ropewalk.app import logs
 
 
 @pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
+def restored_logging() -> Iterator[None]:
     root, ours = logging.getLogger(), logging.getLogger("ropewalk")
     wire = logging.getLogger("ropewalk.wire")
     handlers, levels = root.handlers[:], (root.level, ours.level, wire.level)
@@ -32,7 +32,7 @@ def logged(format: str, message: str, level: str = "info", **fields: object) -> 
     return out.getvalue()
 
 
-def test_a_text_line_has_time_level_package_message_and_fields() -> None:
+def test_text_line_has_time_level_logger_message_and_fields() -> None:
     line = logged("text", "session restored", sid="abc", streams=3, why="it came back")
 
     time, rest = line.split(" ", 1)
@@ -40,14 +40,14 @@ def test_a_text_line_has_time_level_package_message_and_fields() -> None:
     assert rest == 'info ropewalk.engine: session restored sid=abc streams=3 why="it came back"\n'
 
 
-def test_a_json_line_is_one_object() -> None:
+def test_json_line_is_one_object() -> None:
     line = json.loads(logged("json", "session\nrestored", sid="abc", streams=3))
 
     assert line.pop("time").endswith("Z")
     assert line == {"level": "info", "logger": "ropewalk.engine", "message": "session\nrestored", "sid": "abc", "streams": 3}
 
 
-def test_a_line_tells_the_process_it_is_from() -> None:
+def test_line_names_its_process() -> None:
     logs.name_process("worker 1")
     assert logged("text", "session restored", sid="abc").endswith('session restored process="worker 1" sid=abc\n')
     assert json.loads(logged("json", "session restored"))["process"] == "worker 1"
@@ -55,26 +55,27 @@ def test_a_line_tells_the_process_it_is_from() -> None:
     assert "process" not in logged("text", "session restored")
 
 
-def test_a_line_break_from_outside_does_not_look_like_a_second_record() -> None:
+def test_line_breaks_in_values_do_not_start_a_second_record() -> None:
     text = logged("text", "refused\n2026-01-01T00:00:00Z info", reason="a\nb")
 
     assert text.count("\n") == 1
 
 
-@pytest.mark.parametrize("format", ["text", "json"])
-@pytest.mark.parametrize("field", ["secret", "jwt_secret", "broadcast_key", "token", "Authorization"])
-def test_a_field_named_like_a_secret_does_not_show_its_value(format: str, field: str) -> None:
-    line = logged(format, "started", **{field: "hush-hush"})
+def test_value_of_a_secret_field_is_hidden(subtests: pytest.Subtests) -> None:
+    for field in ["secret", "jwt_secret", "broadcast_key", "token", "Authorization"]:
+        for format in ["text", "json"]:
+            with subtests.test(field=field, format=format):
+                line = logged(format, "started", **{field: "hush-hush"})
 
-    assert "hush-hush" not in line
-    assert "(set)" in line
+                assert "hush-hush" not in line
+                assert "(set)" in line
 
 
-def test_what_is_below_the_level_is_not_logged() -> None:
+def test_records_below_the_level_are_dropped() -> None:
     assert logged("text", "hello", level="warn") == ""
 
 
-def test_other_libraries_are_heard_from_warnings_up() -> None:
+def test_other_libraries_log_from_warning_level() -> None:
     out = StringIO()
     logs.configure("debug", "text", out)
 
@@ -85,19 +86,20 @@ def test_other_libraries_are_heard_from_warnings_up() -> None:
     assert "warn aiohttp: trouble" in out.getvalue()
 
 
-@pytest.mark.parametrize(("payloads", "told"), [(True, True), (False, False)])
-def test_what_clients_send_is_logged_when_it_is_asked_for_and_not_by_a_level_alone(payloads: bool, told: bool) -> None:
-    out = StringIO()
-    logs.configure("debug", "text", out, payloads=payloads)
+def test_payloads_are_logged_only_if_enabled(subtests: pytest.Subtests) -> None:
+    for payloads in [True, False]:
+        with subtests.test(payloads=payloads):
+            out = StringIO()
+            logs.configure("debug", "text", out, payloads=payloads)
 
-    logging.getLogger("ropewalk.wire").debug("in", extra={"data": "payload"})
-    logging.getLogger("ropewalk.session").debug("refused")
+            logging.getLogger("ropewalk.wire").debug("in", extra={"data": "payload"})
+            logging.getLogger("ropewalk.session").debug("refused")
 
-    assert ("payload" in out.getvalue()) is told
-    assert "refused" in out.getvalue()
+            assert ("payload" in out.getvalue()) is payloads
+            assert "refused" in out.getvalue()
 
 
-def test_payloads_are_logged_whatever_the_level_says() -> None:
+def test_payloads_are_logged_at_any_level() -> None:
     out = StringIO()
     logs.configure("error", "text", out, payloads=True)
 
@@ -106,7 +108,7 @@ def test_payloads_are_logged_whatever_the_level_says() -> None:
     assert "debug ropewalk.wire: in" in out.getvalue()
 
 
-def test_an_exception_is_part_of_its_record() -> None:
+def test_exception_is_part_of_its_record() -> None:
     out = StringIO()
     logs.configure("info", "json", out)
 
@@ -118,7 +120,7 @@ def test_an_exception_is_part_of_its_record() -> None:
     assert "RuntimeError: broken" in json.loads(out.getvalue())["exception"]
 
 
-def test_a_client_that_is_gone_before_its_answer_is_no_error() -> None:
+def test_client_gone_before_its_response_is_not_logged_as_an_error() -> None:
     out = StringIO()
     logs.configure("info", "text", out)
     server = logging.getLogger("aiohttp.server")

@@ -1,4 +1,4 @@
-"""A journal repaired from an archive some of whose files are not as they were written."""
+"""Repair of a journal from an archive with damaged files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ def cut(path: Path) -> None:
 
 @pytest.fixture
 async def archive(tmp_path: Path) -> Path:
-    """Of a journal whose rows are all lost: three files of ten rows."""
+    """Archive of a journal that lost all rows: three files of ten rows."""
     root = tmp_path / "archive"
     async with running(tmp_path / "data", ManualClock(), shards=1) as (journal, _):
         await journal.write([publication("a", offset) for offset in range(1, ROWS + 1)])
@@ -38,7 +38,7 @@ async def archive(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("damage", [flip_payload, cut])
-async def test_rows_of_a_damaged_file_of_the_archive_are_not_brought_back_and_that_is_said(
+async def test_rows_of_a_damaged_archive_file_are_reported_as_still_lost(
     archive: Path, tmp_path: Path, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     [damaged] = archive.rglob("batch-1.*.parquet")
@@ -48,10 +48,10 @@ async def test_rows_of_a_damaged_file_of_the_archive_are_not_brought_back_and_th
 
     assert command.run(repair) == 1
 
-    told = capsys.readouterr().out
-    assert f"not used: {damaged} " in told
-    assert "rows brought back" in told
-    assert f"rows still lost: {BATCH} " in told
+    output = capsys.readouterr().out
+    assert f"not used: {damaged} " in output
+    assert "rows brought back" in output
+    assert f"rows still lost: {BATCH} " in output
     damaged.write_bytes(good)
     assert command.run(repair) == 0
     async with running(tmp_path / "data", ManualClock(), shards=1) as (journal, _):
@@ -60,6 +60,6 @@ async def test_rows_of_a_damaged_file_of_the_archive_are_not_brought_back_and_th
         ]
 
 
-async def test_an_archive_without_damage_is_used_whole(archive: Path, tmp_path: Path) -> None:
+async def test_intact_archive_restores_all_rows(archive: Path, tmp_path: Path) -> None:
     repaired = maintenance.repair(tmp_path / "data", str(archive), lambda done, total: None)
     assert (repaired.filled_rows, repaired.missing_rows, repaired.damaged) == (ROWS, 0, [])

@@ -1,4 +1,4 @@
-"""Roles of processes: how a child learns its own, and which part of the settings each kind follows."""
+"""Roles of processes: how a child receives its role, and the settings of each kind of process."""
 
 import os
 from collections.abc import Iterator
@@ -28,12 +28,12 @@ def settings(*argv: str) -> Settings:
     return loaded
 
 
-def test_without_the_variable_a_process_is_alone() -> None:
+def test_process_without_the_variable_is_alone() -> None:
     assert taken_from({}) == ALONE
     assert ALONE.name == ""
 
 
-def test_a_role_is_read_once_and_its_descriptors_go_no_further(pipe: tuple[int, int]) -> None:
+def test_role_is_read_once_and_its_descriptors_are_not_inherited_further(pipe: tuple[int, int]) -> None:
     role = msgspec.structs.replace(WORKER, control=pipe[0], others=pipe[1])
     for end in pipe:
         os.set_inheritable(end, True)
@@ -45,20 +45,20 @@ def test_a_role_is_read_once_and_its_descriptors_go_no_further(pipe: tuple[int, 
     assert taken_from(environ) == ALONE
 
 
-def test_the_variable_is_no_setting() -> None:
+def test_variable_is_not_a_setting() -> None:
     assert load(["--config_path="], {VARIABLE: "x"}) == load(["--config_path="], {})
 
 
-def test_names_tell_the_processes_apart() -> None:
+def test_role_names_are_distinct() -> None:
     assert (STORE.name, WORKER.name) == ("store", "worker 2")
 
 
-def test_one_that_is_alone_follows_all_settings() -> None:
+def test_process_alone_uses_all_settings() -> None:
     whole = settings("--data_dir", "d", "--takeover")
     assert own_settings(ALONE, whole) is whole
 
 
-def test_the_store_serves_its_socket_and_takes_no_clients() -> None:
+def test_store_listens_on_its_private_socket_only() -> None:
     whole = settings("--port", "80", "--ssl_cert", "a", "--ssl_key", "b", "--data_dir", "d", "--shutdown_delay", "9")
     own = own_settings(STORE, whole)
     assert own.server.host == "unix:/private/store.sock"
@@ -67,7 +67,7 @@ def test_the_store_serves_its_socket_and_takes_no_clients() -> None:
     require_startable(own)
 
 
-def test_a_worker_has_nothing_that_a_node_has_once() -> None:
+def test_worker_has_no_journal_archive_or_exclusive_reader() -> None:
     whole = settings("--port", "0", "--data_dir", "d", "--archive_dir", "a", "--takeover", "--broadcast_adapter", "http,redisx")
     own = own_settings(WORKER, whole)
     assert (own.server.host, own.server.port, own.server.takeover) == ("0.0.0.0", 8080, False)
@@ -75,44 +75,43 @@ def test_a_worker_has_nothing_that_a_node_has_once() -> None:
     require_startable(own)
 
 
-def test_fan_out_is_heard_by_workers_and_entries_are_read_by_the_store() -> None:
+def test_workers_subscribe_to_fan_out_and_the_store_reads_queues() -> None:
     whole = settings("--broadcast_adapter", "http,redisx,redis,nats")
     assert own_settings(STORE, whole).broadcast.broadcast_adapter == ("http", "redisx")
     assert own_settings(WORKER, whole).broadcast.broadcast_adapter == ("http", "redis", "nats")
 
 
-@pytest.mark.parametrize(
-    ("address", "reached"),
-    [
+def test_workers_connect_to_the_embedded_nats_port_of_the_store(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [
         ("nats://127.0.0.1:0", "nats://127.0.0.1:5000"),
         ("nats://user:pass@0.0.0.0:0", "nats://user:pass@127.0.0.1:5000"),
         ("nats://[::]:0", "nats://[::1]:5000"),
-    ],
-)
-def test_workers_reach_the_embedded_nats_server_at_the_port_that_was_chosen_for_the_store(address: str, reached: str) -> None:
-    whole = settings("--broker", "nats", "--embed_nats", "--enats_addr", address)
-    own, stores = own_settings(WORKER, whole), own_settings(STORE, whole)
-    assert (own.enats.embed_nats, own.nats.nats_servers) == (False, (reached,))
-    assert stores.enats.enats_addr == address.removesuffix("0") + "5000"
-    assert stores.enats.enats_store_dir == "/private/nats"  # outlives the process
-    require_startable(own)
-    require_startable(stores)
+    ]
+    for address, reached in cases:
+        with subtests.test(address=address):
+            whole = settings("--broker", "nats", "--embed_nats", "--enats_addr", address)
+            own, stores = own_settings(WORKER, whole), own_settings(STORE, whole)
+            assert (own.enats.embed_nats, own.nats.nats_servers) == (False, (reached,))
+            assert stores.enats.enats_addr == address.removesuffix("0") + "5000"
+            assert stores.enats.enats_store_dir == "/private/nats"  # outlives the process
+            require_startable(own)
+            require_startable(stores)
 
 
-def test_an_embedded_nats_server_with_a_place_to_keep_things_keeps_them_there() -> None:
+def test_embedded_nats_keeps_a_configured_store_directory() -> None:
     flags = ("--broker", "nats", "--embed_nats", "--data_dir", "d")
     assert own_settings(STORE, settings(*flags)).enats.enats_store_dir == ""
     assert own_settings(STORE, settings(*flags, "--enats_store_dir", "e")).enats.enats_store_dir == "e"
 
 
-def test_what_store_and_workers_must_agree_on_is_not_changed_by_new_workers() -> None:
+def test_settings_shared_with_the_store_need_a_full_restart() -> None:
     old = settings("--workers", "2", "--max_message_size", "1000")
     assert needs_full_restart(old, settings("--workers", "3", "--max_message_size", "2000", "--history_limit", "7")) == []
     other = settings("--workers", "2", "--broker", "redis", "--port", "1", "--data_dir", "d")
     assert set(needs_full_restart(old, other)) == {"broker", "port", "data_dir"}
 
 
-def test_the_secret_by_which_nodes_of_a_ring_know_each_other_is_not_changed_for_new_workers_alone() -> None:
+def test_ring_secret_needs_a_full_restart() -> None:
     ring = ("--ring", "a=h:1,b=h:2", "--ring_node", "a")
     assert needs_full_restart(settings("--secret", "s"), settings("--secret", "t")) == []
     assert needs_full_restart(settings("--secret", "s", *ring), settings("--secret", "t", *ring)) == ["secret"]

@@ -1,4 +1,4 @@
-"""An app is asked as the server asks it: records in, records out. Plain functions run at once, so no thread is needed."""
+"""Calls an app as the server does, with records. Plain functions run inline, without a thread."""
 
 import json
 from typing import Any
@@ -27,8 +27,8 @@ BO = CallContext(
 )
 
 
-def named(channel: str, **params: object) -> str:
-    """The identifier of a subscription."""
+def encode_identifier(channel: str, **params: object) -> str:
+    """Returns the identifier of a subscription."""
     return json.dumps({"channel": channel, **params})
 
 
@@ -52,9 +52,9 @@ async def perform(app: App, identifier: str, action: str, state: State | None = 
     return await send(app, identifier, json.dumps({"action": action, **data}), state)
 
 
-async def come_back(app: App, subscriptions: dict[str, State], context: CallContext = BO) -> RestoreResult:
+async def restore(app: App, subscriptions: dict[str, State], context: CallContext = BO) -> RestoreResult:
     return await app.handle_restored(RestoreCall(context, "s-0", subscriptions), inline)
 
 
-async def leave(app: App, subscriptions: dict[str, State], context: CallContext = BO) -> tuple[Publication, ...]:
+async def disconnect(app: App, subscriptions: dict[str, State], context: CallContext = BO) -> tuple[Publication, ...]:
     return await app.handle_disconnect(DisconnectCall(context, subscriptions), inline)

@@ -1,4 +1,4 @@
-"""Who is let in, as whom, and what a handler can see of a client."""
+"""on_connect: acceptance, identity, errors, and the properties of a connection."""
 
 import asyncio
 import logging
@@ -11,13 +11,13 @@ from ropewalk.model.errors import ApplicationError
 from tests.unit.channels.requests import BO, connect
 
 
-async def test_an_app_without_on_connect_lets_nobody_in() -> None:
+async def test_app_without_on_connect_rejects_every_client() -> None:
     connect_result = await connect(App())
     assert not connect_result.accepted
     assert "on_connect" in connect_result.reason
 
 
-async def test_the_ids_are_the_given_fields_in_their_order() -> None:
+async def test_ids_are_the_identity_fields_in_order() -> None:
     app = App()
 
     @app.on_connect
@@ -29,7 +29,7 @@ async def test_the_ids_are_the_given_fields_in_their_order() -> None:
     assert await connect(app) == ConnectResult(True, '{"user":"Bo","account":7,"admin":true}')
 
 
-async def test_a_plain_function_may_decide_too() -> None:
+async def test_on_connect_can_be_a_plain_function() -> None:
     app = App()
 
     @app.on_connect
@@ -39,14 +39,14 @@ async def test_a_plain_function_may_decide_too() -> None:
     assert (await connect(app)).accepted
 
 
-async def test_a_client_that_is_let_in_without_a_name_has_empty_ids_in_json() -> None:
+async def test_client_without_an_identity_has_an_empty_json_object_as_ids() -> None:
     app = App()
     app.on_connect(lambda connection: None)
     assert await connect(app) == ConnectResult(True, "{}")
 
 
 @pytest.mark.parametrize("reason", ["", "no cookie"])
-async def test_a_rejected_client_is_turned_away_with_a_reason_for_the_log(reason: str) -> None:
+async def test_rejected_client_has_a_reason(reason: str) -> None:
     app = App()
 
     @app.on_connect
@@ -57,7 +57,7 @@ async def test_a_rejected_client_is_turned_away_with_a_reason_for_the_log(reason
     assert await connect(app) == ConnectResult(False, reason=reason or "rejected by enter")
 
 
-async def test_reject_can_be_raised_by_hand() -> None:
+async def test_reject_can_be_raised_directly() -> None:
     app = App()
 
     @app.on_connect
@@ -67,7 +67,7 @@ async def test_reject_can_be_raised_by_hand() -> None:
     assert await connect(app) == ConnectResult(False, reason="go away")
 
 
-async def test_a_handler_that_fails_is_logged_with_its_traceback_and_is_an_application_error(
+async def test_failed_handler_is_logged_and_raises_an_application_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = App()
@@ -83,7 +83,7 @@ async def test_a_handler_that_fails_is_logged_with_its_traceback_and_is_an_appli
     assert record.exc_info is not None
 
 
-async def test_sys_exit_in_a_handler_ends_nothing_but_its_call() -> None:
+async def test_sys_exit_in_a_handler_fails_its_call_only() -> None:
     app = App()
 
     @app.on_connect
@@ -94,7 +94,7 @@ async def test_sys_exit_in_a_handler_ends_nothing_but_its_call() -> None:
         await connect(app)
 
 
-async def test_a_task_that_was_cancelled_under_a_handler_is_a_failure_and_not_the_end_of_the_call() -> None:
+async def test_cancelled_task_inside_a_handler_is_an_application_error() -> None:
     app = App()
 
     @app.on_connect
@@ -107,22 +107,22 @@ async def test_a_task_that_was_cancelled_under_a_handler_is_a_failure_and_not_th
         await connect(app)
 
 
-async def test_a_call_that_is_cancelled_ends_as_cancelled() -> None:
-    app, begun = App(), asyncio.Event()
+async def test_cancelled_call_raises_cancelled_error() -> None:
+    app, started = App(), asyncio.Event()
 
     @app.on_connect
     async def enter(connection: Connection) -> None:
-        begun.set()
+        started.set()
         await asyncio.Event().wait()
 
     call = asyncio.get_running_loop().create_task(connect(app))
-    await begun.wait()
+    await started.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
 
 
-async def test_a_plain_function_around_an_async_one_is_awaited() -> None:
+async def test_coroutine_returned_by_a_plain_function_is_awaited() -> None:
     app = App()
 
     async def inner(connection: Connection) -> None:
@@ -132,7 +132,7 @@ async def test_a_plain_function_around_an_async_one_is_awaited() -> None:
     assert (await connect(app)).ids == '{"name":"inner"}'
 
 
-async def test_the_state_of_a_connection_is_kept_as_json() -> None:
+async def test_connection_state_is_encoded_as_json() -> None:
     app = App()
 
     @app.on_connect
@@ -143,7 +143,7 @@ async def test_the_state_of_a_connection_is_kept_as_json() -> None:
     assert (await connect(app)).state == {"roles": '["admin"]', "empty": '""'}
 
 
-async def test_an_identity_that_is_no_json_is_a_failure_that_says_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_identity_that_is_not_json_is_an_application_error(caplog: pytest.LogCaptureFixture) -> None:
     app = App()
 
     @app.on_connect
@@ -155,32 +155,34 @@ async def test_an_identity_that_is_no_json_is_a_failure_that_says_so(caplog: pyt
     assert "the identity of a connection cannot be written as JSON" in caplog.text
 
 
-# --- what is seen of a client ----------------------------------------------------------------------------------------
+# --- properties of a connection ----------------------------------------------------------------------------------------
 
 
-def test_cookies_are_read_from_the_header_and_the_first_of_a_name_counts() -> None:
+def test_first_of_repeated_cookies_wins() -> None:
     assert Connection(BO).cookies == {"name": "Bo", "quoted": "a b"}
 
 
-def test_of_a_repeated_parameter_the_last_counts() -> None:
+def test_last_of_repeated_parameters_wins() -> None:
     assert Connection(BO).params == {"room": "b", "empty": ""}
 
 
-def test_the_address_of_the_client_is_its_remote() -> None:
+def test_remote_is_the_address_of_the_client() -> None:
     assert Connection(BO).remote == "10.0.0.7"
 
 
-@pytest.mark.parametrize("url", ["", "http://[/cable?", "http://[::1/cable?=", "?#?a=b", "http://x/?%ff=%zz"])
-def test_no_url_makes_the_parameters_raise(url: str) -> None:
-    assert all(isinstance(value, str) for value in Connection(CallContext("s", url)).params.values())
+def test_malformed_url_does_not_fail_the_parameters(subtests: pytest.Subtests) -> None:
+    for url in ["", "http://[/cable?", "http://[::1/cable?=", "?#?a=b", "http://x/?%ff=%zz"]:
+        with subtests.test(url=url):
+            assert all(isinstance(value, str) for value in Connection(CallContext("s", url)).params.values())
 
 
-@pytest.mark.parametrize("ids", ["", "bo", "[1]", "42", "{", "[" * 50_000, '"\\ud800"'])
-def test_ids_that_are_no_json_object_are_an_empty_identity(ids: str) -> None:
-    assert Connection(CallContext("s", ids=ids)).identity == {}
+def test_ids_that_are_not_a_json_object_give_an_empty_identity(subtests: pytest.Subtests) -> None:
+    for ids in ["", "bo", "[1]", "42", "{", "[" * 50_000, '"\\ud800"']:
+        with subtests.test(ids=ids):
+            assert Connection(CallContext("s", ids=ids)).identity == {}
 
 
-def test_a_connection_is_identified_when_it_arrives_and_never_after() -> None:
+def test_identify_is_rejected_after_on_connect() -> None:
     with pytest.raises(RuntimeError, match="on_connect only"):
         Connection(BO).identify(name="Eve")
     assert Connection(BO).identity == {"name": "Bo"}

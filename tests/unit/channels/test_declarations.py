@@ -1,4 +1,4 @@
-"""What cannot work is said where it is declared; what is declared keeps its type."""
+"""Declarations of apps, channels and actions: errors are raised at the declaration, and types are kept."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,10 +8,10 @@ import pytest
 
 import ropewalk
 from ropewalk import App, Channel, Connection, action
-from tests.unit.channels.requests import named, perform, subscribe
+from tests.unit.channels.requests import encode_identifier, perform, subscribe
 
 
-def test_decorators_give_back_what_they_were_put_on() -> None:
+def test_decorators_return_the_decorated_object() -> None:
     app = App()
 
     class Chat(Channel):
@@ -28,7 +28,7 @@ def test_decorators_give_back_what_they_were_put_on() -> None:
     assert_type(app.channel(Chat), type[Chat])
     assert_type(app.channel("Chat::Room")(Chat), type[Chat])
 
-    async def only_for_the_type_checker(chat: Chat) -> None:
+    async def check_types(chat: Chat) -> None:
         assert_type(chat.speak({"a": 1}), str)
         await chat.shout()
 
@@ -37,7 +37,7 @@ def test_decorators_give_back_what_they_were_put_on() -> None:
     assert app.on_shutdown(start) is start
 
 
-def test_two_channels_cannot_have_one_name() -> None:
+def test_channel_name_must_be_unique() -> None:
     app = App()
 
     @app.channel
@@ -49,7 +49,7 @@ def test_two_channels_cannot_have_one_name() -> None:
         app.channel("Chat")(Other)
 
 
-async def test_one_class_may_have_two_names() -> None:
+async def test_class_can_be_registered_under_two_names() -> None:
     app = App()
 
     @app.channel("Chat::RoomChannel")
@@ -57,24 +57,26 @@ async def test_one_class_may_have_two_names() -> None:
     class Chat(Channel): ...
 
     for name in ("Chat", "Chat::RoomChannel"):
-        assert (await subscribe(app, named(name))).accepted
+        assert (await subscribe(app, encode_identifier(name))).accepted
 
 
-@pytest.mark.parametrize("thing", [object, int, len, 7])
-def test_only_a_channel_can_be_a_channel(thing: Any) -> None:
-    with pytest.raises(TypeError, match=r"subclass of ropewalk\.Channel"):
-        App().channel(thing)
+def test_channel_must_be_a_subclass_of_channel(subtests: pytest.Subtests) -> None:
+    for thing in [object, int, len, 7]:
+        with subtests.test(thing=thing), pytest.raises(TypeError, match=r"subclass of ropewalk\.Channel"):
+            App().channel(thing)
 
 
-@pytest.mark.parametrize("name", ["", "$pubsub"])
-def test_names_of_the_server_and_no_name_at_all_are_refused(name: str) -> None:
-    class Chat(Channel): ...
+def test_reserved_and_empty_channel_names_are_rejected(subtests: pytest.Subtests) -> None:
+    for name in ["", "$pubsub"]:
+        with subtests.test(name=name):
 
-    with pytest.raises(ValueError, match="cannot be named"):
-        App().channel(name)(Chat)
+            class Chat(Channel): ...
+
+            with pytest.raises(ValueError, match="cannot be named"):
+                App().channel(name)(Chat)
 
 
-def test_a_handler_of_connections_is_declared_once() -> None:
+def test_connection_handlers_can_be_declared_only_once() -> None:
     app = App()
 
     @app.on_connect
@@ -87,7 +89,7 @@ def test_a_handler_of_connections_is_declared_once() -> None:
         app.on_disconnect(lambda connection: None)
 
 
-def test_two_methods_cannot_be_the_same_action() -> None:
+def test_action_name_must_be_unique_in_a_channel() -> None:
     with pytest.raises(ValueError, match="two methods of Chat are the action 'speak': shout and speak"):
 
         class Chat(Channel):
@@ -97,7 +99,7 @@ def test_two_methods_cannot_be_the_same_action() -> None:
             def speak(self) -> None: ...
 
 
-def test_an_inherited_name_cannot_be_taken_either() -> None:
+def test_inherited_action_name_cannot_be_reused() -> None:
     class Base(Channel):
         @action
         def speak(self) -> None: ...
@@ -109,13 +111,13 @@ def test_an_inherited_name_cannot_be_taken_either() -> None:
             def talk(self) -> None: ...
 
 
-@pytest.mark.parametrize("name", ["subscribed", "transmit", "state", "params", "__init__"])
-def test_what_every_channel_has_cannot_be_an_action(name: str) -> None:
-    with pytest.raises(TypeError, match="cannot"):
-        type("Chat", (Channel,), {name: action(lambda self: None)})
+def test_attribute_of_channel_cannot_be_an_action(subtests: pytest.Subtests) -> None:
+    for name in ["subscribed", "transmit", "state", "params", "__init__"]:
+        with subtests.test(name=name), pytest.raises(TypeError, match="cannot"):
+            type("Chat", (Channel,), {name: action(lambda self: None)})
 
 
-def test_an_override_of_an_action_says_whether_it_is_one() -> None:
+def test_override_of_an_action_must_be_decorated() -> None:
     class Base(Channel):
         @action
         def speak(self) -> None: ...
@@ -126,36 +128,38 @@ def test_an_override_of_an_action_says_whether_it_is_one() -> None:
             def speak(self) -> None: ...
 
 
-def _none() -> None: ...
-def _three(self: object, data: object, more: object) -> None: ...
-def _named(self: object, data: object, *, more: object) -> None: ...
+def _without_parameters() -> None: ...
+def _with_three_parameters(self: object, data: object, more: object) -> None: ...
+def _with_a_keyword_parameter(self: object, data: object, *, more: object) -> None: ...
 
 
-@pytest.mark.parametrize("method", [_none, _three, _named])
-def test_an_action_takes_self_and_data_or_self_alone(method: Callable[..., None]) -> None:
-    with pytest.raises(TypeError, match=r"takes `self, data` or `self` alone"):
-        action(method)
+def test_action_takes_self_and_optional_data(subtests: pytest.Subtests) -> None:
+    cases: list[Callable[..., None]] = [_without_parameters, _with_three_parameters, _with_a_keyword_parameter]
+    for method in cases:
+        with subtests.test(method=method), pytest.raises(TypeError, match=r"takes `self, data` or `self` alone"):
+            action(method)
 
 
-@pytest.mark.parametrize("thing", [staticmethod(_none), classmethod(_three), property(len), 7])
-def test_an_action_is_a_plain_method(thing: Any) -> None:
-    with pytest.raises(TypeError, match="plain method"):
-        action(thing)
+def test_action_must_be_a_plain_method(subtests: pytest.Subtests) -> None:
+    cases: list[Any] = [staticmethod(_without_parameters), classmethod(_with_three_parameters), property(len), 7]
+    for thing in cases:
+        with subtests.test(thing=thing), pytest.raises(TypeError, match="plain method"):
+            action(thing)
 
 
-def test_an_action_has_a_name() -> None:
+def test_action_name_cannot_be_empty() -> None:
     with pytest.raises(ValueError, match="cannot be empty"):
         action("")
 
 
-def test_a_channel_has_no_init_of_its_own() -> None:
+def test_channel_cannot_define_init() -> None:
     with pytest.raises(TypeError, match="lives for one call"):
 
         class Chat(Channel):
             def __init__(self) -> None: ...
 
 
-async def test_an_action_stays_one_under_other_decorators() -> None:
+async def test_action_keeps_its_mark_under_other_decorators() -> None:
     def loud(method: Callable[..., None]) -> Callable[..., None]:
         @wraps(method)
         def wrapper(self: Channel, *args: object) -> None:
@@ -173,11 +177,11 @@ async def test_an_action_stays_one_under_other_decorators() -> None:
         def speak(self, data: dict[str, Any]) -> None:
             self.transmit(data["text"])
 
-    answer = await perform(app, named("Chat"), "speak", text="hi")
+    answer = await perform(app, encode_identifier("Chat"), "speak", text="hi")
     assert [text.rpartition(":")[2] for text in answer.transmissions] == ['"loud"}', '"hi"}']
 
 
-def test_the_package_exports_what_authors_need_and_nothing_else_by_chance() -> None:
+def test_package_exports_the_names_for_channel_authors() -> None:
     assert {"App", "Channel", "Connection", "action"} <= set(dir(ropewalk))
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
         ropewalk.Nonsense  # type: ignore[attr-defined]  # noqa: B018

@@ -1,4 +1,4 @@
-"""An app publishes at once, from the loop and from threads, while it is served; and it starts and stops."""
+"""Publishing from an app, from the loop and from threads, and its startup and shutdown handlers."""
 
 import asyncio
 import threading
@@ -11,8 +11,8 @@ from ropewalk.model.errors import ApplicationError, Unavailable
 from ropewalk.model.messages import Publication, Receipt
 
 
-class Press:
-    """A publisher that remembers, and on which thread it was asked."""
+class RecordingPublisher:
+    """Records publications and the threads that published them."""
 
     def __init__(self) -> None:
         self.published: list[Publication] = []
@@ -24,42 +24,42 @@ class Press:
         return [Receipt(each.stream, "e", len(self.published)) for each in publications]
 
 
-async def served(app: App) -> Press:
-    press = Press()
-    await app.start(press.publish, inline)
-    return press
+async def serve(app: App) -> RecordingPublisher:
+    publisher = RecordingPublisher()
+    await app.start(publisher.publish, inline)
+    return publisher
 
 
-async def test_what_is_published_has_a_receipt() -> None:
+async def test_publish_returns_a_receipt() -> None:
     app = App()
-    press = await served(app)
+    publisher = await serve(app)
     receipt = await app.publish("news", {"a": 1}, uid="u", type="note", transient=True, exclude_socket="s-1")
     assert receipt == Receipt("news", "e", 1)
-    assert press.published == [Publication("news", b'{"a":1}', "s-1", "note", True, "u")]
+    assert publisher.published == [Publication("news", b'{"a":1}', "s-1", "note", True, "u")]
 
 
-async def test_a_thread_publishes_on_the_loop_of_the_server() -> None:
+async def test_publish_sync_runs_on_the_loop_of_the_server() -> None:
     app = App()
-    press = await served(app)
+    publisher = await serve(app)
     assert await asyncio.to_thread(app.publish_sync, "news", 1) == Receipt("news", "e", 1)
-    assert press.threads == {threading.get_ident()}
+    assert publisher.threads == {threading.get_ident()}
 
 
-async def test_another_event_loop_publishes_on_the_loop_of_the_server() -> None:
+async def test_publish_from_another_loop_runs_on_the_loop_of_the_server() -> None:
     app = App()
-    press = await served(app)
+    publisher = await serve(app)
     assert await asyncio.to_thread(lambda: asyncio.run(app.publish("news", 1))) == Receipt("news", "e", 1)
-    assert press.threads == {threading.get_ident()}
+    assert publisher.threads == {threading.get_ident()}
 
 
-async def test_publish_sync_on_the_event_loop_says_what_to_use() -> None:
+async def test_publish_sync_on_the_event_loop_is_rejected() -> None:
     app = App()
-    await served(app)
+    await serve(app)
     with pytest.raises(RuntimeError, match=r"await app\.publish"):
         app.publish_sync("news", 1)
 
 
-async def test_publish_sync_does_not_wait_for_ever() -> None:
+async def test_publish_sync_times_out() -> None:
     app = App()
 
     async def never(publications: Sequence[Publication]) -> list[Receipt]:
@@ -71,29 +71,29 @@ async def test_publish_sync_does_not_wait_for_ever() -> None:
         await asyncio.to_thread(lambda: app.publish_sync("news", 1, timeout=0))
 
 
-async def test_an_app_that_is_not_served_cannot_publish() -> None:
+async def test_app_that_is_not_running_cannot_publish() -> None:
     app = App()
     with pytest.raises(RuntimeError, match="while the server runs the app"):
         await app.publish("news", 1)
-    await served(app)
+    await serve(app)
     await app.stop(inline)
     with pytest.raises(RuntimeError, match="while the server runs the app"):
         await asyncio.to_thread(app.publish_sync, "news", 1)
 
 
-async def test_what_cannot_be_published_is_said_before_anything_is_sent() -> None:
+async def test_invalid_publication_is_rejected_before_it_is_sent() -> None:
     app = App()
-    press = await served(app)
+    publisher = await serve(app)
     with pytest.raises(TypeError, match="the message for news cannot be written as JSON"):
         await app.publish("news", object())
     with pytest.raises(ValueError, match="cannot be empty"):
         await app.publish("", 1)
     with pytest.raises(ValueError, match="cannot be of type disconnect"):
         await app.publish("news", 1, type="disconnect")
-    assert press.published == []
+    assert publisher.published == []
 
 
-async def test_startup_runs_in_order_and_shutdown_in_the_reverse_and_both_may_publish() -> None:
+async def test_startup_runs_in_order_and_shutdown_in_reverse_order() -> None:
     app, order = App(), list[str]()
 
     @app.on_startup
@@ -114,26 +114,26 @@ async def test_startup_runs_in_order_and_shutdown_in_the_reverse_and_both_may_pu
         await app.publish("news", "down")
         order.append("close two")
 
-    press = await served(app)
+    publisher = await serve(app)
     await app.stop(inline)
     assert order == ["one", "two", "close two", "close one"]
-    assert [each.payload for each in press.published] == [b'"up"', b'"down"']
+    assert [each.payload for each in publisher.published] == [b'"up"', b'"down"']
 
 
-async def test_a_startup_that_fails_is_an_error_and_the_app_is_not_served() -> None:
+async def test_failed_startup_is_an_application_error() -> None:
     app = App()
 
     @app.on_startup
-    def connect_to_the_database() -> None:
+    def connect_database() -> None:
         raise OSError("refused")
 
-    with pytest.raises(ApplicationError, match="connect_to_the_database failed: OSError"):
-        await served(app)
+    with pytest.raises(ApplicationError, match="connect_database failed: OSError"):
+        await serve(app)
     with pytest.raises(RuntimeError):
         await app.publish("news", 1)
 
 
-async def test_a_shutdown_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_shutdown_handler_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     app, order = App(), list[str]()
     app.on_shutdown(lambda: order.append("first"))
 
@@ -141,7 +141,7 @@ async def test_a_shutdown_that_fails_does_not_stop_the_others(caplog: pytest.Log
     def broken() -> None:
         raise OSError
 
-    await served(app)
+    await serve(app)
     await app.stop(inline)
     assert order == ["first"]
     assert "broken failed" in caplog.text

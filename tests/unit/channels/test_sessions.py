@@ -1,4 +1,4 @@
-"""A session comes back, or is gone for good: every subscription hears of it, whatever happens to the others."""
+"""Restore and disconnect calls: every subscription is called, even if another one fails."""
 
 import asyncio
 import json
@@ -9,11 +9,11 @@ from ropewalk.channels import App, Channel, Connection, Runner
 from ropewalk.model.application import CallContext, DisconnectCall, RestoreResult
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Publication
-from tests.unit.channels.requests import BO, come_back, leave, named
+from tests.unit.channels.requests import BO, disconnect, encode_identifier, restore
 
 app = App()
-ROOM, BROKEN, QUIET = named("Room"), named("Broken"), named("Quiet")
-UNKNOWN = named("Removed")
+ROOM, BROKEN, QUIET = encode_identifier("Room"), encode_identifier("Broken"), encode_identifier("Quiet")
+UNKNOWN = encode_identifier("Removed")
 
 
 @app.channel
@@ -25,7 +25,7 @@ class Room(Channel):
         self.connection.state["rooms"] = self.connection.state.get("rooms", 0) + 1
 
     def unsubscribed(self) -> None:
-        self.transmit("nobody hears this")
+        self.transmit("not sent")
         self.broadcast("room", {"left": self.state.get("name")})
         self.connection.state["rooms"] = self.connection.state.get("rooms", 0) - 1
 
@@ -49,20 +49,20 @@ class Quiet(Channel): ...
 
 @app.on_disconnect
 def gone(connection: Connection) -> None:
-    partings.append((connection.identity["name"], connection.state.get("rooms")))
+    disconnects.append((connection.identity["name"], connection.state.get("rooms")))
 
 
-partings: list[tuple[str, object]] = []
+disconnects: list[tuple[str, object]] = []
 
 
 @pytest.fixture(autouse=True)
-def nobody_has_left() -> None:
-    partings.clear()
+def no_disconnects() -> None:
+    disconnects.clear()
 
 
-async def test_every_channel_that_wants_to_know_hears_of_a_return() -> None:
-    other = named("Room", n=2)
-    restore_result = await come_back(app, {QUIET: {"a": "1"}, ROOM: {"returns": "4"}, other: {}})
+async def test_restore_calls_every_channel_with_restored() -> None:
+    other = encode_identifier("Room", n=2)
+    restore_result = await restore(app, {QUIET: {"a": "1"}, ROOM: {"returns": "4"}, other: {}})
     assert restore_result == RestoreResult(
         transmissions=tuple(
             json.dumps({"identifier": name, "message": "welcome back"}, separators=(",", ":")) for name in (ROOM, other)
@@ -73,33 +73,33 @@ async def test_every_channel_that_wants_to_know_hears_of_a_return() -> None:
     )
 
 
-async def test_nobody_who_wants_to_know_is_an_empty_restore_result() -> None:
-    assert await come_back(app, {QUIET: {}}) == RestoreResult()
-    assert await come_back(app, {}) == RestoreResult()
+async def test_restore_without_a_restored_handler_is_empty() -> None:
+    assert await restore(app, {QUIET: {}}) == RestoreResult()
+    assert await restore(app, {}) == RestoreResult()
 
 
-async def test_one_that_fails_at_a_return_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    restore_result = await come_back(app, {ROOM: {}, BROKEN: {}, UNKNOWN: {}, "no JSON": {}, named("Room", n=2): {}})
+async def test_failed_restored_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    restore_result = await restore(app, {ROOM: {}, BROKEN: {}, UNKNOWN: {}, "no JSON": {}, encode_identifier("Room", n=2): {}})
     assert len(restore_result.transmissions) == 2
     assert restore_result.state == {"rooms": "2"}
     assert "Broken.restored failed" in caplog.text
 
 
-@pytest.mark.parametrize("what", ["stream_from", "stop_stream", "stop_all_streams", "join_presence", "leave_presence"])
-async def test_streams_and_presence_cannot_change_at_a_return(what: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("method", ["stream_from", "stop_stream", "stop_all_streams", "join_presence", "leave_presence"])
+async def test_streams_and_presence_cannot_change_in_restored(method: str, caplog: pytest.LogCaptureFixture) -> None:
     app = App()
-    arguments = {"stream_from": ["a"], "stop_stream": ["a"], "join_presence": ["bo"]}.get(what, [])
+    arguments = {"stream_from": ["a"], "stop_stream": ["a"], "join_presence": ["bo"]}.get(method, [])
 
     @app.channel
     class Late(Channel):
         def restored(self) -> None:
-            getattr(self, what)(*arguments)
+            getattr(self, method)(*arguments)
 
-    assert await come_back(app, {named("Late"): {"$p": "a"}}) == RestoreResult()
-    assert f"{what} cannot be used in restored" in caplog.text
+    assert await restore(app, {encode_identifier("Late"): {"$p": "a"}}) == RestoreResult()
+    assert f"{method} cannot be used in restored" in caplog.text
 
 
-async def test_a_return_may_be_answered_with_a_disconnect() -> None:
+async def test_restored_can_close_the_connection() -> None:
     app = App()
 
     @app.channel
@@ -107,10 +107,10 @@ async def test_a_return_may_be_answered_with_a_disconnect() -> None:
         def restored(self) -> None:
             self.disconnect()
 
-    assert await come_back(app, {named("Banned"): {}}) == RestoreResult(disconnect=True)
+    assert await restore(app, {encode_identifier("Banned"): {}}) == RestoreResult(disconnect=True)
 
 
-async def test_a_reject_at_a_return_changes_nothing() -> None:
+async def test_reject_in_restored_has_no_effect() -> None:
     app = App()
 
     @app.channel
@@ -119,26 +119,24 @@ async def test_a_reject_at_a_return_changes_nothing() -> None:
             self.transmit("no")
             self.reject()
 
-    assert await come_back(app, {named("No"): {}}) == RestoreResult()
+    assert await restore(app, {encode_identifier("No"): {}}) == RestoreResult()
 
 
-async def test_all_subscriptions_and_then_the_app_hear_of_a_session_that_is_gone() -> None:
-    said = await leave(app, {ROOM: {"name": '"Bo"'}, QUIET: {}, named("Room", n=2): {}})
-    assert said == (Publication("room", b'{"left":"Bo"}'), Publication("room", b'{"left":null}'))
-    assert partings == [("Bo", -2)]
+async def test_disconnect_calls_all_subscriptions_and_then_the_app() -> None:
+    publications = await disconnect(app, {ROOM: {"name": '"Bo"'}, QUIET: {}, encode_identifier("Room", n=2): {}})
+    assert publications == (Publication("room", b'{"left":"Bo"}'), Publication("room", b'{"left":null}'))
+    assert disconnects == [("Bo", -2)]
 
 
-async def test_one_that_fails_at_a_disconnect_call_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    said = await leave(app, {BROKEN: {}, UNKNOWN: {}, "no JSON": {}, ROOM: {}})
-    assert said == (Publication("room", b'{"left":null}'),)
-    assert partings == [("Bo", -1)]
+async def test_failed_unsubscribed_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    publications = await disconnect(app, {BROKEN: {}, UNKNOWN: {}, "no JSON": {}, ROOM: {}})
+    assert publications == (Publication("room", b'{"left":null}'),)
+    assert disconnects == [("Bo", -1)]
     assert "Broken.unsubscribed failed" in caplog.text
 
 
 @pytest.mark.parametrize("rejects", [False, True])
-async def test_what_the_app_does_wrong_at_a_disconnect_call_is_logged_and_what_was_said_before_is_kept(
-    rejects: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_failed_on_disconnect_is_logged_and_keeps_publications(rejects: bool, caplog: pytest.LogCaptureFixture) -> None:
     app = App()
     app.channel(Room)
 
@@ -148,11 +146,11 @@ async def test_what_the_app_does_wrong_at_a_disconnect_call_is_logged_and_what_w
             connection.reject()
         raise ValueError
 
-    assert len(await leave(app, {ROOM: {}})) == 1
+    assert len(await disconnect(app, {ROOM: {}})) == 1
     assert "gone" in caplog.text
 
 
-async def test_a_runner_that_has_no_thread_is_logged_and_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+async def test_disconnect_without_a_free_thread_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def exhausted(handler: object, *args: object) -> object:
         raise Unavailable("no thread")
 
@@ -161,19 +159,19 @@ async def test_a_runner_that_has_no_thread_is_logged_and_passed_over(caplog: pyt
     assert "Room.unsubscribed cannot do its work" in caplog.text
 
 
-async def test_a_disconnect_call_that_is_cancelled_goes_no_further() -> None:
-    app, begun = App(), asyncio.Event()
+async def test_cancelled_disconnect_call_stops() -> None:
+    app, started = App(), asyncio.Event()
 
     @app.channel
     class Slow(Channel):
         async def unsubscribed(self) -> None:
-            begun.set()
+            started.set()
             await asyncio.Event().wait()
 
-    app.on_disconnect(lambda connection: partings.append(("never", None)))
-    disconnect_call = asyncio.get_running_loop().create_task(leave(app, {named("Slow"): {}}, CallContext("s")))
-    await begun.wait()
+    app.on_disconnect(lambda connection: disconnects.append(("never", None)))
+    disconnect_call = asyncio.get_running_loop().create_task(disconnect(app, {encode_identifier("Slow"): {}}, CallContext("s")))
+    await started.wait()
     disconnect_call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await disconnect_call
-    assert partings == []
+    assert disconnects == []

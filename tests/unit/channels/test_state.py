@@ -1,4 +1,4 @@
-"""State lasts: values in, JSON texts kept, and only what changed goes back."""
+"""State of channels: values are kept as JSON texts, and results hold only changes."""
 
 from datetime import date
 from typing import Any
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ropewalk.channels import App, Channel, action
 from ropewalk.channels.state import changes, shown
 from ropewalk.model.application import merged
-from tests.unit.channels.requests import named, perform
+from tests.unit.channels.requests import encode_identifier, perform
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -21,44 +21,45 @@ states = st.dictionaries(st.text().filter(lambda key: not key.startswith("$")), 
 
 
 @given(states, states)
-def test_what_is_put_in_comes_out(before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_state_round_trips(before: dict[str, Any], after: dict[str, Any]) -> None:
     kept = merged({}, changes({}, before, "state"))
     assert shown(kept) == before
     assert shown(merged(kept, changes(kept, after, "state"))) == after
 
 
 @given(states)
-def test_what_did_not_change_is_not_sent(values: dict[str, Any]) -> None:
+def test_unchanged_state_has_no_changes(values: dict[str, Any]) -> None:
     kept = changes({}, values, "state")
     assert changes(kept, shown(kept), "state") == {}
 
 
-def test_a_deleted_key_is_an_empty_text_and_an_empty_string_is_not() -> None:
+def test_deleted_key_is_encoded_as_an_empty_text() -> None:
     assert changes({"a": "1", "b": "2"}, {"b": ""}, "state") == {"a": "", "b": '""'}
 
 
-def test_what_the_server_keeps_for_itself_is_not_shown_and_not_lost() -> None:
+def test_internal_keys_are_hidden_and_kept() -> None:
     assert shown({"$w": "chat", "$p": "chat", "a": "1"}) == {"a": 1}
     assert changes({"$w": "chat"}, {}, "state") == {}
 
 
-def test_a_text_that_is_no_json_is_shown_as_it_is() -> None:
+def test_text_that_is_not_json_is_shown_unchanged() -> None:
     assert shown({"theirs": "plain"}) == {"theirs": "plain"}
 
 
-@pytest.mark.parametrize("value", [object(), date(2030, 1, 1), (1, 2), {1: 2}, {1, 2}, float("nan"), b"x", "\ud800"])
-def test_what_would_not_come_back_as_it_was_is_refused(value: object) -> None:
-    with pytest.raises(TypeError, match=r"^self\.state\['k'\] "):
-        changes({}, {"k": value}, "self.state")
+def test_value_that_does_not_round_trip_is_rejected(subtests: pytest.Subtests) -> None:
+    cases: list[object] = [object(), date(2030, 1, 1), (1, 2), {1: 2}, {1, 2}, float("nan"), b"x", "\ud800"]
+    for value in cases:
+        with subtests.test(value=value), pytest.raises(TypeError, match=r"^self\.state\['k'\] "):
+            changes({}, {"k": value}, "self.state")
 
 
-@pytest.mark.parametrize("key", ["$w", "$anything", 7, None])
-def test_keys_are_strings_that_the_server_does_not_use(key: Any) -> None:
-    with pytest.raises(TypeError, match="keys are strings"):
-        changes({}, {key: 1}, "self.state")
+def test_invalid_and_reserved_keys_are_rejected(subtests: pytest.Subtests) -> None:
+    for key in ["$w", "$anything", 7, None]:
+        with subtests.test(key=key), pytest.raises(TypeError, match="keys are strings"):
+            changes({}, {key: 1}, "self.state")
 
 
-async def test_a_subscription_counts_in_its_state_and_a_connection_in_its_own() -> None:
+async def test_subscription_and_connection_have_separate_states() -> None:
     app = App()
 
     @app.channel
@@ -70,12 +71,14 @@ async def test_a_subscription_counts_in_its_state_and_a_connection_in_its_own() 
             self.connection.state["last"] = "count"
             self.state.pop("old", None)
 
-    answer = await perform(app, named("Counter"), "count", {"n": "4", "seen": "[4]", "old": "1", "same": '"s"', "$w": "a"})
+    answer = await perform(
+        app, encode_identifier("Counter"), "count", {"n": "4", "seen": "[4]", "old": "1", "same": '"s"', "$w": "a"}
+    )
     assert answer.own == {"n": "5", "seen": "[4,5]", "old": ""}
     assert answer.state == {"last": '"count"'}
 
 
-async def test_a_value_that_is_changed_in_place_is_kept() -> None:
+async def test_change_in_place_is_kept() -> None:
     app = App()
 
     @app.channel
@@ -84,10 +87,10 @@ async def test_a_value_that_is_changed_in_place_is_kept() -> None:
         def add(self) -> None:
             self.state["items"].append("b")
 
-    assert (await perform(app, named("Inbox"), "add", {"items": '["a"]'})).own == {"items": '["a","b"]'}
+    assert (await perform(app, encode_identifier("Inbox"), "add", {"items": '["a"]'})).own == {"items": '["a","b"]'}
 
 
-async def test_state_may_be_replaced_as_a_whole() -> None:
+async def test_state_can_be_replaced() -> None:
     app = App()
 
     @app.channel
@@ -96,4 +99,7 @@ async def test_state_may_be_replaced_as_a_whole() -> None:
         def reset(self) -> None:
             self.state = {"round": 1}
 
-    assert (await perform(app, named("Game"), "reset", {"score": "9", "$p": "game"})).own == {"score": "", "round": "1"}
+    assert (await perform(app, encode_identifier("Game"), "reset", {"score": "9", "$p": "game"})).own == {
+        "score": "",
+        "round": "1",
+    }

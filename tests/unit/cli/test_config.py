@@ -1,4 +1,4 @@
-"""`ropewalk config`, as it is typed."""
+"""`ropewalk config` and its output formats."""
 
 from pathlib import Path
 
@@ -14,9 +14,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("PORT", raising=False)
 
 
-def test_it_prints_each_value_and_where_it_came_from(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_table_shows_each_value_with_its_origin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROPEWALK_HISTORY_LIMIT", "7")
 
     assert main(["config", "--public"]) == 0
@@ -26,17 +24,17 @@ def test_it_prints_each_value_and_where_it_came_from(
     assert ["auth.public", "true", "flag", "--public"] in rows
 
 
-def test_it_prints_a_settings_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_toml_format_prints_a_settings_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--format", "toml", "--port", "9"]) == 0
     assert "port = 9  # flag --port\n" in capsys.readouterr().out
 
 
-def test_it_prints_the_reference_page(capsys: pytest.CaptureFixture[str]) -> None:
+def test_markdown_format_prints_the_reference_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--format=markdown"]) == 0
     assert capsys.readouterr().out == as_markdown()
 
 
-def test_its_help_names_its_own_flag_and_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_format_flag_and_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--help"]) == 0
 
     out = capsys.readouterr().out
@@ -44,6 +42,6 @@ def test_its_help_names_its_own_flag_and_the_settings(capsys: pytest.CaptureFixt
     assert "--history_ttl" in out
 
 
-def test_it_prints_what_could_not_start_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_that_cannot_start_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config"]) == 0
     assert "auth.noauth" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`ropewalk journal`: what a repair says of losses that no archive can bring back."""
+"""`ropewalk journal`: the report of a repair about losses that no archive can restore."""
 
 import asyncio
 from pathlib import Path
@@ -10,8 +10,8 @@ from ropewalk.testing.clock import ManualClock
 from tests.journals import publication, running
 
 
-async def without_states(directory: Path) -> None:
-    """A journal whose oldest rows are gone, and the states that told of them too."""
+async def write_journal_without_states(directory: Path) -> None:
+    """Write a journal, trim its oldest rows and delete the state files that record the trimming."""
     clock = ManualClock()
     async with running(directory, clock, shards=1, segment_size=4000, retention=100.0, for_archive=False) as (journal, _):
         for offset in range(1, 31):
@@ -22,13 +22,13 @@ async def without_states(directory: Path) -> None:
         path.unlink()
 
 
-def test_a_repair_does_not_call_lost_states_nothing_to_repair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asyncio.run(without_states(tmp_path))
+def test_repair_reports_lost_state_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(write_journal_without_states(tmp_path))
     assert main(["journal", "verify", str(tmp_path)]) == 1
     capsys.readouterr()
 
     assert main(["journal", "repair", str(tmp_path)]) == 1
 
-    said = capsys.readouterr().out
-    assert "shards: 0. All rows there are can be read. The next start makes the state anew from them" in said
-    assert "nothing to repair" not in said
+    output = capsys.readouterr().out
+    assert "shards: 0. All rows there are can be read. The next start makes the state anew from them" in output
+    assert "nothing to repair" not in output

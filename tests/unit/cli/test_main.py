@@ -1,10 +1,6 @@
-"""The entry point of the command line: which command runs, and what becomes of mistakes."""
+"""The entry point of the command line: dispatch, overview and reporting of errors."""
 
-import asyncio
-import os
-import subprocess
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -12,15 +8,13 @@ import pytest
 from ropewalk import __version__
 from ropewalk.cli import main as command_line
 from ropewalk.model.errors import Unavailable, UserMistake
-from ropewalk.testing.clock import ManualClock
-from tests.journals import publication, running
 
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A command named `probe`, whose `run` a test may replace."""
+    """A command named `probe`. Tests can replace its `run`."""
     module = ModuleType("probe_command")
-    module.__dict__.update(SUMMARY="probe the door", run=len)
+    module.__dict__.update(SUMMARY="check the probe", run=len)
     monkeypatch.setitem(sys.modules, "probe_command", module)
     monkeypatch.setattr(command_line, "COMMANDS", {"probe": "probe_command:run"})
     return module
@@ -33,113 +27,42 @@ def raising(error: BaseException) -> object:
     return run
 
 
-def test_a_command_gets_the_words_after_it_and_gives_the_exit_code(command: ModuleType) -> None:
+def test_command_receives_its_arguments_and_returns_the_exit_code(command: ModuleType) -> None:
     assert command_line.main(["probe", "--a", "b", "c"]) == 3
 
 
-def test_the_overview_lists_commands_with_their_summaries(command: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_commands_with_their_summaries(command: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["--help"]) == 0
-    assert "probe    probe the door" in capsys.readouterr().out
+    assert "probe    check the probe" in capsys.readouterr().out
 
 
-def test_without_a_command_the_overview_is_shown(command: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_printed_without_a_command(command: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main([]) == 0
     assert "usage: ropewalk" in capsys.readouterr().out
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["--version"]) == 0
     assert capsys.readouterr().out == f"ropewalk {__version__}\n"
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (UserMistake("set --secret"), 2, "ropewalk: set --secret\n"),
-        (Unavailable("nobody answers at :8080"), 1, "ropewalk: nobody answers at :8080\n"),
+        (Unavailable("no answer from :8080"), 1, "ropewalk: no answer from :8080\n"),
         (KeyboardInterrupt(), 130, ""),
     ],
 )
-def test_mistakes_are_words_on_standard_error(
-    error: BaseException, code: int, said: str, command: ModuleType, capsys: pytest.CaptureFixture[str]
+def test_errors_are_printed_to_standard_error_with_their_exit_code(
+    error: BaseException, code: int, message: str, command: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command.__dict__["run"] = raising(error)
 
     assert command_line.main(["probe"]) == code
-    assert capsys.readouterr() == ("", said)
+    assert capsys.readouterr() == ("", message)
 
 
-def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_command_is_rejected_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["sevre"]) == 2
     assert capsys.readouterr().err == "ropewalk: unknown command 'sevre'; did you mean serve?\n"
-
-
-def test_the_package_runs_as_a_module() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ropewalk", "config", "--prot", "1"], capture_output=True, text=True, check=False
-    )
-
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "ropewalk: unknown flag --prot; did you mean --port?\n"
-
-
-@pytest.mark.parametrize("words", [["publish", "chat", b"\xff"], ["tail", b"\xff"], ["token", "jwt", "--ids", b"\xff"]])
-def test_bytes_that_are_no_text_are_a_mistake_and_no_traceback(words: list[str | bytes]) -> None:
-    done = subprocess.run([sys.executable, "-m", "ropewalk", *words], capture_output=True, text=True, check=False)
-
-    assert (done.returncode, done.stderr) == (2, f"ropewalk: argument {len(words)} is not UTF-8 text\n")
-
-
-def test_a_secret_of_bytes_that_are_no_text_is_a_mistake_that_names_its_variable() -> None:
-    environ = {**os.environb, b"ROPEWALK_SECRET": b"\xff"}
-    done = subprocess.run(
-        [sys.executable, "-m", "ropewalk", "token", "keys"], env=environ, capture_output=True, text=True, check=False
-    )
-
-    assert (done.returncode, done.stderr) == (2, "ropewalk: variable ROPEWALK_SECRET wants UTF-8 text\n")
-
-
-def outcome(words: list[str], output: int) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "ropewalk", *words], stdout=output, stderr=subprocess.PIPE, text=True, check=False
-    )
-    return done.returncode, done.stderr
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> list[list[str]]:
-    """Commands that print something, among them two whose exit code is an answer."""
-
-    async def journal() -> None:
-        async with running(tmp_path, ManualClock(), shards=1) as (journal, _):
-            await journal.write([publication("s", 1)])
-
-    asyncio.run(journal())
-    asked = [["journal", "verify", str(tmp_path)], ["prove", "--steps", "5", "--seed", "1"]]
-    return [*asked, ["--version"], ["config", "--config_path="], ["publish", "--help"], ["serve", "--help"]]
-
-
-def test_a_reader_that_left_early_ends_a_command_quietly_and_is_no_answer_of_it(written: list[list[str]]) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        assert [outcome(words, writing) for words in written] == [(141, "")] * len(written)
-    finally:
-        os.close(writing)
-
-
-def test_an_output_that_is_full_is_an_error_of_its_own(written: list[list[str]]) -> None:
-    full = os.open("/dev/full", os.O_WRONLY)
-    try:
-        said = "ropewalk: standard output: [Errno 28] No space left on device\n"
-        assert [outcome(words, full) for words in written] == [(74, said)] * len(written)
-    finally:
-        os.close(full)
-
-
-def test_a_command_whose_output_is_closed_does_its_work() -> None:
-    done = subprocess.run(
-        ["sh", "-c", '"$0" -m ropewalk prove --steps 5 >&-', sys.executable], stderr=subprocess.PIPE, text=True, check=False
-    )
-
-    assert (done.returncode, done.stderr) == (0, "")

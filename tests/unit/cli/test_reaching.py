@@ -1,4 +1,4 @@
-"""Where a command looks for the server when nobody said it: at the place that the server's own settings name."""
+"""The server address that commands derive from the settings if --url is not given."""
 
 from pathlib import Path
 
@@ -10,9 +10,8 @@ from ropewalk.cli.reaching import listening_at, url_of
 from ropewalk.model.errors import UserMistake
 
 
-@pytest.mark.parametrize(
-    ("flags", "url"),
-    [
+def test_address_is_derived_from_the_settings(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[tuple[str, ...], str]] = [
         ((), "http://127.0.0.1:8080"),
         (("--port", "9000"), "http://127.0.0.1:9000"),
         (("--host", "live.example.com"), "http://live.example.com:8080"),
@@ -20,28 +19,27 @@ from ropewalk.model.errors import UserMistake
         (("--host", "::"), "http://127.0.0.1:8080"),
         (("--host", "::1"), "http://[::1]:8080"),
         (("--ssl_cert", "cert.pem", "--ssl_key", "key.pem"), "https://127.0.0.1:8080"),
-    ],
-)
-def test_the_server_is_reached_where_its_settings_say(flags: tuple[str, ...], url: str) -> None:
-    assert listening_at(load(flags, {"ROPEWALK_CONFIG_PATH": ""})) == url
+    ]
+    for flags, url in cases:
+        with subtests.test(flags=flags):
+            assert listening_at(load(flags, {"ROPEWALK_CONFIG_PATH": ""})) == url
 
 
-@pytest.mark.parametrize("flags", [("--host", "unix:/run/ropewalk.sock"), ("--port", "0")])
-def test_settings_that_name_no_address_are_said_to_be_so(flags: tuple[str, ...]) -> None:
-    with pytest.raises(UserMistake, match="--url"):
-        listening_at(load(flags, {"ROPEWALK_CONFIG_PATH": ""}))
+def test_settings_without_an_address_require_url(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, ...]] = [("--host", "unix:/run/ropewalk.sock"), ("--port", "0")]
+    for flags in cases:
+        with subtests.test(flags=flags), pytest.raises(UserMistake, match="--url"):
+            listening_at(load(flags, {"ROPEWALK_CONFIG_PATH": ""}))
 
 
-def test_an_address_that_is_given_is_taken_without_a_look_at_the_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_given_url_is_used_without_reading_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken.toml").write_text("[server")
     monkeypatch.setenv("ROPEWALK_CONFIG_PATH", str(tmp_path / "broken.toml"))
 
     assert url_of("http://elsewhere") == "http://elsewhere"
 
 
-def test_a_job_that_needs_no_server_does_not_ask_where_it_is(
+def test_job_without_a_server_needs_no_url(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ROPEWALK_CONFIG_PATH", "")
@@ -53,14 +51,15 @@ def test_a_job_that_needs_no_server_does_not_ask_where_it_is(
     assert "say with --url where it is" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("command", "wrong", "right"), [("push", "--key", "--token"), ("publish", "--token", "--key")], ids=["push", "publish"]
-)
-@pytest.mark.parametrize("rest", [(), ("guess",)], ids=["alone", "with a key"])
-def test_a_key_under_the_name_that_it_has_elsewhere_is_told_the_right_one(
-    command: str, wrong: str, right: str, rest: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+def test_key_option_of_the_other_command_is_rejected_with_a_hint(
+    capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([command, "chat", "hello", wrong, *rest])
-    assert ended.value.code == 2
-    assert f"there is no {wrong} here; the key for publishing is {right}" in capsys.readouterr().err
+    endings: list[tuple[str, ...]] = [(), ("guess",)]
+    commands: list[tuple[str, str, str]] = [("push", "--key", "--token"), ("publish", "--token", "--key")]
+    for rest in endings:
+        for command, wrong, right in commands:
+            with subtests.test(command=command, rest=rest):
+                with pytest.raises(SystemExit) as exited:
+                    main([command, "chat", "hello", wrong, *rest])
+                assert exited.value.code == 2
+                assert f"there is no {wrong} here; the key for publishing is {right}" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What `ropewalk tail` says of a gap, of an address for which it has no word, and of a refused subscription."""
+"""Messages of `ropewalk tail` about gaps, unsuitable addresses and rejected subscriptions."""
 
 import pytest
 
@@ -8,9 +8,8 @@ from ropewalk.client import Gap, Position, SubscriptionRejected
 from ropewalk.model.errors import UserMistake
 
 
-@pytest.mark.parametrize(
-    ("gap", "told"),
-    [
+def test_gap_is_printed_with_its_known_details(capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Gap, str]] = [
         (
             Gap("a", "trimmed", Position("e", 3), "e", 9, 12),
             "gap in a: 5 messages lost (trimmed); it goes on at epoch=e offset=9",
@@ -21,25 +20,27 @@ from ropewalk.model.errors import UserMistake
         ),
         (Gap("a", "disconnected", None), "gap in a: messages may be missing (disconnected)"),
         (Gap("a", ""), "gap in a: messages may be missing (no reason given)"),
-    ],
-    ids=["trimmed", "without an epoch yet", "without a place", "without a reason"],
-)
-def test_a_gap_is_told_with_what_is_known_of_it(gap: Gap, told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Page(as_json=False, count=None).warn(gap)
-    assert capsys.readouterr().err == f"{told}\n"
+    ]
+    for gap, text in cases:
+        with subtests.test(gap=gap):
+            Page(as_json=False, count=None).warn(gap)
+            assert capsys.readouterr().err == f"{text}\n"
 
 
-@pytest.mark.parametrize(
-    ("url", "scheme"), [("http://a:1", "tcp://"), ("ws://a:1", "tcp://"), ("https://a:1", "tls://"), ("wss://a:1", "tls://")]
-)
-def test_beginnings_of_names_want_an_address_of_tcp_and_of_tls_where_it_is_one_of_tls(url: str, scheme: str) -> None:
-    with pytest.raises(UserMistake, match=scheme):
-        tail.run(["a/", "--prefix", "--url", url])
+def test_prefix_needs_a_tcp_or_tls_address(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [
+        ("http://a:1", "tcp://"),
+        ("ws://a:1", "tcp://"),
+        ("https://a:1", "tls://"),
+        ("wss://a:1", "tls://"),
+    ]
+    for url, scheme in cases:
+        with subtests.test(url=url), pytest.raises(UserMistake, match=scheme):
+            tail.run(["a/", "--prefix", "--url", url])
 
 
-@pytest.mark.parametrize(
-    ("words", "reason", "hint"),
-    [
+def test_rejected_subscription_is_reported_with_a_hint(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[tuple[str, ...], str, str]] = [
         ((), "", ": public streams need `--public` or `--public_streams` at the server, others --signed"),
         ((), "this key may not be subscribed to", ": public streams need `--public` or `--public_streams`"),
         (("--signed",), "", ": is the name signed with the secret of this server"),
@@ -48,31 +49,31 @@ def test_beginnings_of_names_want_an_address_of_tcp_and_of_tls_where_it_is_one_o
             "subscriptions by prefix are for servers whose streams are public",
             ": `--public` or `--public_streams` at the server makes its streams public",
         ),
-    ],
-)
-def test_a_refused_subscription_is_told_with_what_would_allow_it(
-    words: tuple[str, ...], reason: str, hint: str, monkeypatch: pytest.MonkeyPatch
+    ]
+    for words, reason, hint in cases:
+        with subtests.test(words=words, reason=reason):
+            assert hint in rejection_message(words, reason, monkeypatch)
+
+
+def test_rejected_prefix_has_no_hint_to_sign_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "--signed" not in rejection_message(("--prefix",), "", monkeypatch)
+
+
+def test_unknown_reason_of_the_server_is_shown_without_a_hint(
+    monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    assert hint in said_of_refusal(words, reason, monkeypatch)
+    cases: list[tuple[str, ...]] = [(), ("--prefix",), ("--signed",)]
+    for words in cases:
+        with subtests.test(words=words):
+            reason = "with this broker there are no subscriptions by prefix: subscribe to each key"
+            assert rejection_message(words, reason, monkeypatch).endswith(f"({reason})")
 
 
-def test_nobody_is_told_to_sign_the_beginning_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "--signed" not in said_of_refusal(("--prefix",), "", monkeypatch)
-
-
-@pytest.mark.parametrize("words", [(), ("--prefix",), ("--signed",)])
-def test_what_the_server_gives_as_the_reason_is_not_contradicted(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reason = "with this broker there are no subscriptions by prefix: subscribe to each key"
-    assert said_of_refusal(words, reason, monkeypatch).endswith(f"({reason})")
-
-
-def said_of_refusal(words: tuple[str, ...], reason: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    async def refused(*_: object) -> None:
+def rejection_message(words: tuple[str, ...], reason: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    async def reject(*_: object) -> None:
         raise SubscriptionRejected("a", reason)
 
-    monkeypatch.setattr(tail, "_tail", refused)
+    monkeypatch.setattr(tail, "_tail", reject)
     with pytest.raises(UserMistake) as raised:
         tail.run(["a", "--url", "tcp://127.0.0.1:1", *words])
     return str(raised.value)

@@ -1,4 +1,4 @@
-"""When a batch is sent again, and when it must not be."""
+"""Retries of a batch: when, how often, and when not."""
 
 from collections.abc import Sequence
 from inspect import signature
@@ -15,7 +15,7 @@ from ropewalk.core.backoff import Backoff
 from ropewalk.testing.clock import ManualClock
 
 LOST, NOT_SENT = PublishUnavailable("no answer"), NotSent("no connection")
-KEPT, PASSING = Draft("a", 1), Draft("a", 1, transient=True)
+STORED, TRANSIENT = Draft("a", 1), Draft("a", 1, transient=True)
 STEADY = Backoff(first=1.0, cap=4.0)
 
 
@@ -27,36 +27,36 @@ def uids(attempts: Attempts) -> list[str]:
     return [entry.get("uid", "") for entry in msgspec.json.decode(attempts.body)]
 
 
-def test_what_has_no_uid_gets_one_unless_it_is_transient() -> None:
-    given, own, passing = uids(attempts_for([KEPT, Draft("a", 1, uid="mine"), PASSING], RetryLimits()))
-    assert (len(given), own, passing) == (32, "mine", "")
+def test_uid_is_generated_unless_transient() -> None:
+    given, own, transient = uids(attempts_for([STORED, Draft("a", 1, uid="mine"), TRANSIENT], RetryLimits()))
+    assert (len(given), own, transient) == (32, "mine", "")
 
 
-def test_the_usual_patience_outlasts_a_restart() -> None:
-    attempts = Attempts([KEPT], RetryLimits(), lambda: 0.0, ManualClock())
+def test_default_attempts_outlast_a_restart() -> None:
+    attempts = Attempts([STORED], RetryLimits(), lambda: 0.0, ManualClock())
     assert sum(attempts.pause(LOST) for _ in range(ATTEMPTS - 1)) >= 20
     for sender in (Publisher, Pusher):
         assert signature(sender).parameters["attempts"].default == ATTEMPTS
 
 
-def test_pauses_grow_until_the_attempts_are_used_up() -> None:
-    attempts = attempts_for([KEPT], RetryLimits(4, STEADY))
+def test_pauses_grow_until_the_attempts_are_exhausted() -> None:
+    attempts = attempts_for([STORED], RetryLimits(4, STEADY))
     assert [attempts.pause(LOST) for _ in range(3)] == [1.0, 2.0, 4.0]
     with pytest.raises(PublishUnavailable) as raised:
         attempts.pause(LOST)
     assert raised.value is LOST
 
 
-def test_a_batch_with_a_transient_one_is_sent_again_only_if_it_never_left() -> None:
-    attempts = attempts_for([KEPT, PASSING], RetryLimits(backoff=STEADY))
+def test_batch_with_a_transient_message_is_retried_only_if_not_sent() -> None:
+    attempts = attempts_for([STORED, TRANSIENT], RetryLimits(backoff=STEADY))
     assert attempts.pause(NOT_SENT) == 1.0
     with pytest.raises(PublishUnavailable):
         attempts.pause(LOST)
 
 
-def test_an_attempt_has_what_is_left_of_the_whole_time() -> None:
+def test_timeout_of_an_attempt_is_limited_by_the_total_time() -> None:
     clock = ManualClock()
-    attempts = attempts_for([KEPT], RetryLimits(timeout=3.0, total=4.0), clock)
+    attempts = attempts_for([STORED], RetryLimits(timeout=3.0, total=4.0), clock)
     assert attempts.timeout() == 3.0
     clock.advance(2.0)
     assert attempts.timeout() == 2.0
@@ -64,9 +64,9 @@ def test_an_attempt_has_what_is_left_of_the_whole_time() -> None:
     assert 0 < attempts.timeout() < 0.01
 
 
-def test_no_attempt_is_waited_for_that_could_not_begin_in_time() -> None:
+def test_no_pause_exceeds_the_total_time() -> None:
     clock = ManualClock()
-    attempts = attempts_for([KEPT], RetryLimits(backoff=STEADY, total=4.0), clock)
+    attempts = attempts_for([STORED], RetryLimits(backoff=STEADY, total=4.0), clock)
     clock.advance(1.0)
     assert attempts.pause(LOST) == 1.0
     clock.advance(1.0)

@@ -1,11 +1,11 @@
-"""Which pushes are on the wire."""
+"""The window of unacknowledged pushes."""
 
 from ropewalk.client.broky_pushes import PushWindow
 
 A, B, C = b"a" * 40, b"b" * 40, b"c" * 40
 
 
-def test_pushes_wait_for_a_connection_and_go_out_in_their_order() -> None:
+def test_pushes_are_sent_in_order_when_connected() -> None:
     window = PushWindow()
     assert window.add(1, A) == []
     assert window.add(2, B) == []
@@ -13,7 +13,7 @@ def test_pushes_wait_for_a_connection_and_go_out_in_their_order() -> None:
     assert window.add(3, C) == [C]
 
 
-def test_no_more_bytes_are_unanswered_than_the_server_allows() -> None:
+def test_unacknowledged_bytes_are_limited() -> None:
     window = PushWindow()
     window.opened(80)
     assert [window.add(1, A), window.add(2, B), window.add(3, C)] == [[A], [B], []]
@@ -21,14 +21,14 @@ def test_no_more_bytes_are_unanswered_than_the_server_allows() -> None:
     assert len(window) == 2
 
 
-def test_one_that_is_larger_than_that_goes_alone() -> None:
+def test_push_larger_than_the_window_is_sent_alone() -> None:
     window = PushWindow()
     window.opened(10)
     assert [window.add(1, A), window.add(2, B)] == [[A], []]
     assert window.answered(1) == [B]
 
 
-def test_what_was_not_answered_goes_first_on_the_next_connection() -> None:
+def test_unacknowledged_pushes_are_sent_first_after_a_reconnect() -> None:
     window = PushWindow()
     window.opened(80)
     for ref, frame in ((1, A), (2, B), (3, C)):
@@ -39,7 +39,7 @@ def test_what_was_not_answered_goes_first_on_the_next_connection() -> None:
     assert window.opened(1000) == [B, C, A]
 
 
-def test_a_push_is_given_up_after_its_last_attempt() -> None:
+def test_push_fails_after_its_last_attempt() -> None:
     window = PushWindow()
     window.add(1, A)
     assert window.failed(2) == []
@@ -48,7 +48,7 @@ def test_a_push_is_given_up_after_its_last_attempt() -> None:
     assert window.opened(1000) == [B]
 
 
-def test_one_that_cannot_be_registered_now_rests_and_others_pass() -> None:
+def test_push_to_retry_leaves_the_window_to_others() -> None:
     window = PushWindow()
     window.opened(40)
     assert [window.add(1, A), window.add(2, B)] == [[A], []]
@@ -59,7 +59,7 @@ def test_one_that_cannot_be_registered_now_rests_and_others_pass() -> None:
     assert window.rest(7) == 0
 
 
-def test_what_rests_is_not_lost_with_the_connection() -> None:
+def test_push_to_retry_survives_a_lost_connection() -> None:
     window = PushWindow()
     window.opened(1000)
     window.add(1, A)
@@ -69,7 +69,7 @@ def test_what_rests_is_not_lost_with_the_connection() -> None:
     assert window.opened(1000) == [A]
 
 
-def test_what_nobody_waits_for_is_not_sent_again() -> None:
+def test_forgotten_push_is_not_sent_again() -> None:
     window = PushWindow()
     window.opened(40)
     window.add(1, A)
@@ -82,7 +82,7 @@ def test_what_nobody_waits_for_is_not_sent_again() -> None:
     assert len(window) == 0
 
 
-def test_after_an_end_for_good_nothing_is_left() -> None:
+def test_forget_all_empties_the_window() -> None:
     window = PushWindow()
     window.opened(80)
     for ref, frame in ((1, A), (2, B), (3, C)):

@@ -1,4 +1,4 @@
-"""What waits for the reader of a stream."""
+"""The queue between a connection and the reader of a stream."""
 
 import asyncio
 
@@ -9,20 +9,20 @@ from ropewalk.client.events import Message
 from ropewalk.client.inbox import EventInbox
 
 
-def inbox_of(size: int) -> tuple[EventInbox, list[str]]:
+def make_inbox(size: int) -> tuple[EventInbox, list[str]]:
     calls: list[str] = []
     return EventInbox(size, lambda: calls.append("relieved")), calls
 
 
-async def test_events_come_out_in_order() -> None:
-    inbox, _ = inbox_of(5)
+async def test_events_are_taken_in_order() -> None:
+    inbox, _ = make_inbox(5)
     inbox.put(Message(1, "a"))
     inbox.put(Message(2, "a"))
     assert [await inbox.take(), await inbox.take()] == [Message(1, "a"), Message(2, "a")]
 
 
-async def test_it_says_when_it_is_full_and_when_it_no_longer_is() -> None:
-    inbox, calls = inbox_of(2)
+async def test_inbox_reports_when_it_is_no_longer_full() -> None:
+    inbox, calls = make_inbox(2)
     inbox.put(Message(1, "a"))
     assert not inbox.full
     inbox.put(Message(2, "a"))
@@ -34,8 +34,8 @@ async def test_it_says_when_it_is_full_and_when_it_no_longer_is() -> None:
     assert calls == ["relieved"]
 
 
-async def test_what_arrived_before_the_end_is_still_read() -> None:
-    inbox, _ = inbox_of(5)
+async def test_events_before_the_end_are_delivered() -> None:
+    inbox, _ = make_inbox(5)
     inbox.put(Message(1, "a"))
     inbox.finish(Unauthorized("unauthorized"))
     assert await inbox.take() == Message(1, "a")
@@ -45,24 +45,24 @@ async def test_what_arrived_before_the_end_is_still_read() -> None:
         await inbox.take()
 
 
-async def test_the_first_end_counts() -> None:
-    inbox, _ = inbox_of(5)
+async def test_first_error_is_kept() -> None:
+    inbox, _ = make_inbox(5)
     inbox.finish(Unauthorized("unauthorized"))
     inbox.finish(Ended("closed"))
     with pytest.raises(Unauthorized):
         await inbox.take()
 
 
-async def test_a_finished_inbox_holds_nobody_up() -> None:
-    inbox, calls = inbox_of(1)
+async def test_finished_inbox_is_not_full() -> None:
+    inbox, calls = make_inbox(1)
     inbox.put(Message(1, "a"))
     inbox.finish(Ended("closed"))
     assert not inbox.full
     assert calls == ["relieved"]
 
 
-async def test_a_reader_that_waits_is_woken() -> None:
-    inbox, _ = inbox_of(5)
+async def test_waiting_reader_is_woken() -> None:
+    inbox, _ = make_inbox(5)
     reader = asyncio.create_task(inbox.take())
     await asyncio.sleep(0)
     inbox.put(Message(1, "a"))

@@ -1,14 +1,14 @@
-"""How long silence is trusted."""
+"""The timeout of a silent connection."""
 
 from ropewalk.client.keepalive import Keepalive
 from ropewalk.protocol.server_messages import ServerPing, Welcome
 
 
-def test_twice_the_interval_that_was_asked_for() -> None:
+def test_timeout_is_twice_the_requested_interval() -> None:
     assert Keepalive(3).timeout == 6
 
 
-def test_without_a_wish_silence_is_trusted_until_two_pings_have_told_the_interval() -> None:
+def test_interval_is_measured_from_two_pings_by_default() -> None:
     keepalive = Keepalive(None)
     keepalive.heard(Welcome("s"))
     keepalive.heard(ServerPing(100.0))
@@ -17,14 +17,14 @@ def test_without_a_wish_silence_is_trusted_until_two_pings_have_told_the_interva
     assert keepalive.timeout == 20.0
 
 
-def test_a_server_that_pings_less_often_than_asked_is_trusted_longer() -> None:
+def test_timeout_grows_if_the_server_pings_less_often() -> None:
     keepalive = Keepalive(3)
     keepalive.heard(ServerPing(100.0))
     keepalive.heard(ServerPing(110.0))
     assert keepalive.timeout == 20.0
 
 
-def test_pings_without_a_time_teach_nothing() -> None:
+def test_pings_without_a_time_do_not_change_the_timeout() -> None:
     keepalive = Keepalive(3)
     keepalive.heard(ServerPing())
     keepalive.heard(ServerPing())

@@ -1,4 +1,4 @@
-"""The publish request and its answer, without a server."""
+"""The publish request and its response, without a server."""
 
 import pytest
 from msgspec import Raw
@@ -9,7 +9,7 @@ from ropewalk.model.messages import Publication, Receipt
 from ropewalk.protocol.publications import PublicationLimits, decode
 
 
-def test_the_server_reads_what_was_meant() -> None:
+def test_server_decodes_the_request_body() -> None:
     drafts = [
         Draft("a", {"text": "hi"}, uid="u1"),
         Draft("b", "plain text"),
@@ -26,23 +26,23 @@ def test_the_server_reads_what_was_meant() -> None:
     ]
 
 
-def test_positions_are_read_from_the_answer() -> None:
+def test_receipts_are_read_from_the_response() -> None:
     first = b'{"stream":"a","epoch":"e","offset":3}'
     known = b'{"stream":"a","epoch":"e","offset":1,"duplicate":true}'
-    answer = b'{"publications":[%b,%b,{"stream":"b"}]}' % (first, known)
-    assert receipts(201, answer) == [Receipt("a", "e", 3), Receipt("a", "e", 1, True), Receipt("b", "", 0)]
+    response = b'{"publications":[%b,%b,{"stream":"b"}]}' % (first, known)
+    assert receipts(201, response) == [Receipt("a", "e", 3), Receipt("a", "e", 1, True), Receipt("b", "", 0)]
 
 
-@pytest.mark.parametrize("status", [409, 422])
-def test_a_refused_publication_names_its_reason_and_its_place(status: int) -> None:
-    with pytest.raises(PublicationRefused, match="stream must be") as refused:
-        receipts(status, b'{"error":"stream must be a non-empty string","index":4}')
-    assert (refused.value.reason, refused.value.index) == ("stream must be a non-empty string", 4)
+def test_rejected_publication_has_its_reason_and_index(subtests: pytest.Subtests) -> None:
+    for status in [409, 422]:
+        with subtests.test(status=status):
+            with pytest.raises(PublicationRefused, match="stream must be") as rejected:
+                receipts(status, b'{"error":"stream must be a non-empty string","index":4}')
+            assert (rejected.value.reason, rejected.value.index) == ("stream must be a non-empty string", 4)
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
+def test_status_selects_the_error_type(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, type[PublishError]]] = [
         (401, KeyRefused),
         (409, PublicationRefused),
         (413, PublicationRefused),
@@ -50,21 +50,22 @@ def test_a_refused_publication_names_its_reason_and_its_place(status: int) -> No
         (429, PublishUnavailable),
         (404, PublishError),
         (302, PublishError),
-    ],
-)
-def test_each_refusal_has_its_type(status: int, kind: type[PublishError]) -> None:
-    with pytest.raises(PublishError) as refused:
-        receipts(status, b"<html>")
-    assert type(refused.value) is kind
-    assert str(status) in str(refused.value)
+    ]
+    for status, kind in cases:
+        with subtests.test(status=status):
+            with pytest.raises(PublishError) as rejected:
+                receipts(status, b"<html>")
+            assert type(rejected.value) is kind
+            assert str(status) in str(rejected.value)
 
 
-@pytest.mark.parametrize("answer", [b'{"error":"no such path"}', b"404: Not Found"])
-def test_a_server_without_the_path_is_asked_about(answer: bytes) -> None:
-    with pytest.raises(PublishError, match="was it started with a --secret or a key for publishing"):
-        receipts(404, answer)
+def test_missing_path_is_reported_with_a_hint(subtests: pytest.Subtests) -> None:
+    for response in [b'{"error":"no such path"}', b"404: Not Found"]:
+        hint = "was it started with a --secret or a key for publishing"
+        with subtests.test(response=response), pytest.raises(PublishError, match=hint):
+            receipts(404, response)
 
 
-def test_an_answer_that_cannot_be_read_is_an_error() -> None:
+def test_malformed_response_is_an_error() -> None:
     with pytest.raises(PublishError, match="cannot be read"):
         receipts(201, b"OK")

@@ -1,4 +1,4 @@
-"""What a push puts on the wire, and what it refuses before."""
+"""The frame of a push, and the validation of its arguments."""
 
 from typing import Any
 
@@ -13,34 +13,33 @@ from ropewalk.protocol.broky.runs import decode
 UID = b"u" * 20
 
 
-def pushed(**arguments: Any) -> Run:
-    """Two messages."""
-    wanted = {"format": Format.BYTES, "key_partition": b"", "uids": (), "ts_producer": (), **arguments}
-    run = decode(push_frame(1, "s", [b"x", b"y"], **wanted))
+def push_run(**arguments: Any) -> Run:
+    """Returns the run for a push of two messages."""
+    complete = {"format": Format.BYTES, "key_partition": b"", "uids": (), "ts_producer": (), **arguments}
+    run = decode(push_frame(1, "s", [b"x", b"y"], **complete))
     assert isinstance(run, Run)
     return run
 
 
-def test_uids_are_taken_as_bytes_and_as_text() -> None:
+def test_uids_can_be_bytes_or_text() -> None:
     text = new_uid()
-    assert pushed(uids=[UID, text]).uid == UID + ksuid_of(text)
-    assert pushed(uids=(text, text)).uid == ksuid_of(text) * 2
+    assert push_run(uids=[UID, text]).uid == UID + ksuid_of(text)
+    assert push_run(uids=(text, text)).uid == ksuid_of(text) * 2
 
 
-def test_uids_are_made_up_or_left_out() -> None:
-    made_up = pushed(uids=None).uid
-    assert len(made_up) == 40
-    assert made_up[:20] != made_up[20:]
-    assert pushed().uid == b""
+def test_uids_are_generated_or_omitted() -> None:
+    generated = push_run(uids=None).uid
+    assert len(generated) == 40
+    assert generated[:20] != generated[20:]
+    assert push_run().uid == b""
 
 
-def test_times_are_for_each_message() -> None:
-    assert pushed(ts_producer=[5, 2**64 - 1]).ts_producer == (5, 2**64 - 1)
+def test_each_message_has_its_time() -> None:
+    assert push_run(ts_producer=[5, 2**64 - 1]).ts_producer == (5, 2**64 - 1)
 
 
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
+def test_invalid_push_argument_is_named_in_the_error(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, object]] = [
         ("uids", UID * 2),
         ("uids", "3MCCZ30KVw2iwVkHFJuelE7PFIu"),
         ("uids", 5),
@@ -60,16 +59,16 @@ def test_times_are_for_each_message() -> None:
         ("format", "json"),
         ("format", None),
         ("format", 7),
-    ],
-)
-def test_what_cannot_be_is_refused_by_the_name_of_its_argument(argument: str, value: object) -> None:
-    with pytest.raises(UserMistake, match=argument):
-        pushed(**{argument: value})
+    ]
+    for argument, value in cases:
+        with subtests.test(argument=argument, value=value), pytest.raises(UserMistake, match=argument):
+            push_run(**{argument: value})
 
 
-@pytest.mark.parametrize("key", ["~b64:!!", "~b64:YQ", "\ud800", 5, None])
-def test_what_no_key_is_called_is_refused(key: Any) -> None:
-    with pytest.raises(UserMistake, match="stream"):
-        push_frame(1, key, b"x", Format.BYTES, b"", (), ())
-    with pytest.raises(UserMistake, match="stream"):
-        push_frame(1, "s", b"x", Format.BYTES, key, (), ())
+def test_invalid_key_is_rejected(subtests: pytest.Subtests) -> None:
+    for key in ["~b64:!!", "~b64:YQ", "\ud800", 5, None]:
+        with subtests.test(key=key):
+            with pytest.raises(UserMistake, match="stream"):
+                push_frame(1, key, b"x", Format.BYTES, b"", (), ())
+            with pytest.raises(UserMistake, match="stream"):
+                push_frame(1, "s", b"x", Format.BYTES, key, (), ())

@@ -1,4 +1,4 @@
-"""What the session does on each message, without a socket."""
+"""Reactions of a session to each message, without a socket."""
 
 import pytest
 
@@ -30,7 +30,7 @@ NOW = 1000.0
 
 
 def live_state(since: float | None = None) -> ClientState:
-    """Subscribed to `i`, confirmed, at time NOW."""
+    """Returns a state with a confirmed subscription to `i` at time NOW."""
     state = ClientState()
     state.receive(Welcome("s1"), NOW)
     state.subscribe("i", NOW, since)
@@ -38,19 +38,19 @@ def live_state(since: float | None = None) -> ClientState:
     return state
 
 
-def lost_and_welcomed(state: ClientState, *restored: str) -> list[object]:
+def reconnect(state: ClientState, *restored: str) -> list[object]:
     state.lost()
     return list(state.receive(Welcome("s2", True, restored) if restored else Welcome("s2"), NOW + 60))
 
 
-class TestSubscribing:
+class TestSubscribe:
     def test_waits_for_the_welcome(self) -> None:
         state = ClientState()
         assert state.subscribe("i", NOW) == []
         assert state.receive(Welcome("s1"), NOW) == [Send(Subscribe("i"))]
         assert state.receive(SubscriptionConfirmed("i"), NOW) == [Confirmed("i")]
 
-    def test_asks_for_history_only_if_the_program_does(self) -> None:
+    def test_requests_history_only_on_demand(self) -> None:
         state = ClientState()
         state.receive(Welcome("s1"), NOW)
         assert state.subscribe("i", NOW) == [Send(Subscribe("i"))]
@@ -58,15 +58,15 @@ class TestSubscribing:
         position = {"a": Position("e", 3)}
         assert state.subscribe("k", NOW, positions=position) == [Send(Subscribe("k", HistoryRequest(None, position)))]
 
-    def test_that_is_refused_is_forgotten(self) -> None:
+    def test_rejected_subscription_is_forgotten(self) -> None:
         state = ClientState()
         state.subscribe("i", NOW)
         state.receive(Welcome("s1"), NOW)
         assert state.receive(SubscriptionRefused("i"), NOW) == [SubscriptionDenied("i")]
         assert state.receive(Data("i", b"1", "a", "e", 1), NOW) == []
-        assert lost_and_welcomed(state) == []
+        assert reconnect(state) == []
 
-    def test_again_after_an_unsubscribe_does_not_mistake_late_messages_of_the_first_for_its_own(self) -> None:
+    def test_late_messages_of_the_previous_subscription_are_ignored(self) -> None:
         state = live_state()
         state.unsubscribe("i")
         state.subscribe("i", NOW, positions={"a": Position("e", 1)})
@@ -74,93 +74,93 @@ class TestSubscribing:
         state.receive(SubscriptionConfirmed("i"), NOW)
         assert state.receive(Data("i", b"2", "a", "e", 2), NOW) == [Yield("i", Message(2, "a", "e", 2, "", True))]
 
-    def test_that_is_confirmed_twice_is_told_once(self) -> None:
+    def test_second_confirmation_is_ignored(self) -> None:
         assert live_state().receive(SubscriptionConfirmed("i"), NOW) == []
 
 
-class TestComingBack:
-    def test_offers_the_last_sid(self) -> None:
+class TestReconnect:
+    def test_sends_the_last_sid(self) -> None:
         state = ClientState()
         assert state.sid == ""
         state.receive(Welcome("s1"), NOW)
         state.lost()
         assert state.sid == "s1"
 
-    def test_to_a_restored_session_asks_for_history_after_the_known_positions(self) -> None:
+    def test_restored_session_requests_history_after_known_positions(self) -> None:
         state = live_state()
         state.receive(ServerPing(NOW), NOW)
         state.receive(Data("i", b"1", "a", "e", 7), NOW)
         known = HistoryRequest(NOW, {"a": Position("e", 7)})
-        assert lost_and_welcomed(state, "i") == [Send(History("i", known)), Confirmed("i")]
+        assert reconnect(state, "i") == [Send(History("i", known)), Confirmed("i")]
 
-    def test_to_a_new_session_subscribes_again_with_history(self) -> None:
+    def test_new_session_subscribes_with_history(self) -> None:
         state = live_state()
         state.receive(ServerPing(NOW), NOW)
         state.receive(Data("i", b"1", "a", "e", 7), NOW)
         known = HistoryRequest(NOW, {"a": Position("e", 7)})
-        assert lost_and_welcomed(state) == [Send(Subscribe("i", known))]
+        assert reconnect(state) == [Send(Subscribe("i", known))]
         assert state.receive(SubscriptionConfirmed("i"), NOW) == [Confirmed("i")]
 
-    def test_subscribes_what_the_old_session_did_not_have(self) -> None:
+    def test_missing_subscription_is_repeated(self) -> None:
         state = live_state()
         state.subscribe("j", NOW)
-        assert lost_and_welcomed(state, "i")[-1] == Send(Subscribe("j"))
+        assert reconnect(state, "i")[-1] == Send(Subscribe("j"))
 
-    def test_unsubscribes_what_was_left_while_away(self) -> None:
+    def test_unsubscribe_while_disconnected_is_sent(self) -> None:
         state = live_state()
         state.lost()
         assert state.unsubscribe("i") == []
         assert state.receive(Welcome("s2", True, ("i",)), NOW) == [Send(Unsubscribe("i"))]
 
-    def test_asks_from_the_beginning_of_the_subscription_by_the_servers_clock_while_no_position_is_known(self) -> None:
+    def test_history_starts_at_the_subscription_by_the_servers_clock_without_positions(self) -> None:
         state = live_state()
         state.receive(ServerPing(NOW + 500 + 30), NOW + 30)
-        assert lost_and_welcomed(state, "i")[0] == Send(History("i", HistoryRequest(NOW + 500)))
+        assert reconnect(state, "i")[0] == Send(History("i", HistoryRequest(NOW + 500)))
 
-    def test_doubts_its_own_clock_before_the_first_ping(self) -> None:
-        assert lost_and_welcomed(live_state(), "i")[0] == Send(History("i", HistoryRequest(NOW - CLOCK_DOUBT)))
+    def test_history_starts_earlier_before_the_first_ping(self) -> None:
+        assert reconnect(live_state(), "i")[0] == Send(History("i", HistoryRequest(NOW - CLOCK_DOUBT)))
 
-    def test_keeps_to_the_time_that_the_program_wished_for(self) -> None:
-        assert lost_and_welcomed(live_state(since=5.0), "i")[0] == Send(History("i", HistoryRequest(5.0)))
+    def test_history_starts_at_the_requested_time(self) -> None:
+        assert reconnect(live_state(since=5.0), "i")[0] == Send(History("i", HistoryRequest(5.0)))
 
-    def test_joins_again_and_asks_again_who_is_there(self) -> None:
+    def test_presence_joins_and_queries_are_repeated(self) -> None:
         state = live_state()
         state.join("i", Member("me"))
         state.query("i")
         state.query("i")
-        commands = lost_and_welcomed(state, "i")[1:]
+        commands = reconnect(state, "i")[1:]
         assert commands == [Confirmed("i"), Send(Join("i", Member("me"))), Send(Presence("i")), Send(Presence("i"))]
 
-    def test_counts_the_time_anew_after_a_rejection_without_details(self) -> None:
+    def test_rejection_without_details_restarts_the_time(self) -> None:
         state = live_state()
         state.receive(ServerPing(NOW), NOW)
-        lost_and_welcomed(state, "i")
+        reconnect(state, "i")
         state.receive(HistoryRejected("i"), NOW + 61)
-        assert lost_and_welcomed(state, "i")[0] == Send(History("i", HistoryRequest(NOW + 61)))
+        assert reconnect(state, "i")[0] == Send(History("i", HistoryRequest(NOW + 61)))
 
 
 class TestHistory:
-    def test_that_is_rejected_with_details_goes_on_with_what_is_kept(self) -> None:
+    def test_rejection_with_details_continues_with_stored_messages(self) -> None:
         state = live_state()
         state.receive(ServerPing(NOW), NOW)
         state.receive(Data("i", b"1", "a", "e", 1), NOW)
-        lost_and_welcomed(state, "i")
+        reconnect(state, "i")
         rejection = HistoryRejected("i", "trimmed", {"a": StreamGap("trimmed", "e", 4, 4)})
         assert state.receive(rejection, NOW) == [Yield("i", Gap("a", "trimmed", Position("e", 1), "e", 4, 4))]
         assert state.receive(Data("i", b"4", "a", "e", 4), NOW) == [Yield("i", Message(4, "a", "e", 4, replayed=True))]
         assert state.receive(HistoryConfirmed("i"), NOW) == []
         assert state.receive(Data("i", b"5", "a", "e", 5), NOW) == [Yield("i", Message(5, "a", "e", 5))]
 
-    def test_that_is_answered_in_part_is_asked_on_for(self) -> None:
+    def test_partial_answer_is_followed_by_another_request(self) -> None:
         state = live_state()
         state.receive(ServerPing(NOW), NOW)
         state.receive(Data("i", b"1", "a", "e", 1), NOW)
-        lost_and_welcomed(state, "i")
+        reconnect(state, "i")
         state.receive(Data("i", b"2", "a", "e", 2), NOW)
         assert state.receive(HistoryRejected("i", "partial", {"a": StreamGap("partial", "e", 3, 6)}), NOW) == []
         assert state.receive(HistoryConfirmed("i"), NOW) == [Send(History("i", HistoryRequest(NOW, {"a": Position("e", 2)})))]
 
-    def test_that_was_dropped_is_not_asked_for(self) -> None:
+    def test_dropped_messages_are_not_requested(self) -> None:
         rejection = HistoryRejected("i", "dropped", {"a": StreamGap("dropped", "e", 4, 4)})
         assert live_state().receive(rejection, NOW) == [Yield("i", Gap("a", "dropped"))]
 
@@ -180,13 +180,13 @@ class TestPresence:
         assert state.query("i") == [Send(Presence("i"))]
         assert state.leave("i") == [Send(Leave("i"))]
 
-    def test_that_was_left_is_not_joined_again(self) -> None:
+    def test_left_presence_is_not_joined_again(self) -> None:
         state = live_state()
         state.join("i", Member("me"))
         state.leave("i")
-        assert lost_and_welcomed(state, "i")[1:] == [Confirmed("i")]
+        assert reconnect(state, "i")[1:] == [Confirmed("i")]
 
-    def test_answers_and_changes_are_handed_on(self) -> None:
+    def test_results_and_changes_are_delivered(self) -> None:
         state = live_state()
         state.query("i")
         listed = PresenceListed("i", 2, (Member("a", b"1"), Member("b")))
@@ -196,39 +196,43 @@ class TestPresence:
         changed = PresenceChanged("i", False, Member("b"))
         assert state.receive(changed, NOW) == [Yield("i", PresenceChange(False, PresentMember("b")))]
 
-    def test_a_query_for_a_later_page_is_asked_again_as_it_was(self) -> None:
+    def test_query_of_a_later_page_is_repeated_after_a_reconnect(self) -> None:
         state = live_state()
         state.query("i")
         listed = PresenceListed("i", 2, (Member("a"),), "a")
         assert state.receive(listed, NOW) == [PresenceResult("i", PresenceState(2, (PresentMember("a"),), "a"))]
         assert state.query("i", "a") == [Send(Presence("i", after="a"))]
-        assert lost_and_welcomed(state, "i")[1:] == [Confirmed("i"), Send(Presence("i", after="a"))]
+        assert reconnect(state, "i")[1:] == [Confirmed("i"), Send(Presence("i", after="a"))]
 
-    def test_a_query_that_was_answered_is_not_asked_again(self) -> None:
+    def test_answered_query_is_not_repeated(self) -> None:
         state = live_state()
         state.query("i")
         state.receive(PresenceListed("i", 0), NOW)
-        assert lost_and_welcomed(state, "i")[1:] == [Confirmed("i")]
+        assert reconnect(state, "i")[1:] == [Confirmed("i")]
 
 
 class TestGoodbye:
-    def test_with_leave_to_return_returns(self) -> None:
+    def test_with_reconnect_allowed_redials(self) -> None:
         assert live_state().receive(Goodbye("server_restart", True), NOW) == [Redial()]
 
-    @pytest.mark.parametrize(("told", "waits"), [(0, 0.0), (1500, 1.5), (-5, 0.0), (10**12, 300.0)])
-    def test_it_comes_back_when_the_server_says_within_reason(self, told: int, waits: float) -> None:
-        assert live_state().receive(Goodbye("server_restart", True, told), NOW) == [Redial(after=waits)]
+    def test_delay_of_the_server_is_kept_within_limits(self, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[int, float]] = [(0, 0.0), (1500, 1.5), (-5, 0.0), (10**12, 300.0)]
+        for given, delay in cases:
+            with subtests.test(given=given):
+                assert live_state().receive(Goodbye("server_restart", True, given), NOW) == [Redial(after=delay)]
 
-    @pytest.mark.parametrize(("reason", "kind"), [("unauthorized", Unauthorized), ("remote", Disconnected)])
-    def test_for_good_ends_with_its_reason(self, reason: str, kind: type[Disconnected]) -> None:
-        match live_state().receive(Goodbye(reason, False), NOW):
-            case [End(error)]:
-                assert type(error) is kind
-                assert reason in str(error)
-            case effects:
-                pytest.fail(str(effects))
+    def test_permanent_goodbye_ends_with_its_reason(self, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[str, type[Disconnected]]] = [("unauthorized", Unauthorized), ("remote", Disconnected)]
+        for reason, kind in cases:
+            with subtests.test(reason=reason):
+                match live_state().receive(Goodbye(reason, False), NOW):
+                    case [End(error)]:
+                        assert type(error) is kind
+                        assert reason in str(error)
+                    case effects:
+                        pytest.fail(str(effects))
 
-    def test_for_an_expired_token_wants_a_new_one_once_and_a_new_session(self) -> None:
+    def test_expired_token_is_refreshed_once_for_a_new_session(self) -> None:
         state = live_state()
         assert state.receive(Goodbye("token_expired", False), NOW) == [Redial(new_token=True)]
         assert state.sid == ""
@@ -237,18 +241,18 @@ class TestGoodbye:
         assert isinstance(end, End)
         assert isinstance(end.error, TokenExpired)
 
-    def test_a_welcome_allows_another_new_token(self) -> None:
+    def test_welcome_allows_another_refresh(self) -> None:
         state = live_state()
         state.receive(Goodbye("token_expired", False), NOW)
-        lost_and_welcomed(state)
+        reconnect(state)
         assert state.receive(Goodbye("token_expired", False), NOW) == [Redial(new_token=True)]
 
 
-def test_a_ping_is_answered() -> None:
+def test_ping_is_answered() -> None:
     assert live_state().receive(ServerPing(NOW), NOW) == [Send(Pong())]
 
 
-def test_what_is_not_known_is_ignored() -> None:
+def test_unknown_messages_are_ignored() -> None:
     state = live_state()
     assert state.receive(UnknownMessage("news"), NOW) == []
     assert state.receive(Data("stranger", b"1", "a", "e", 1), NOW) == []

@@ -1,4 +1,4 @@
-"""A stream as the program holds it, with a session that only takes notes."""
+"""The public object of a stream, with a session that records its calls."""
 
 import asyncio
 
@@ -12,45 +12,45 @@ from ropewalk.model.commands import Perform, Whisper
 from ropewalk.model.presence import Member
 
 
-class Notes:
+class RecordingSession:
     def __init__(self) -> None:
-        self.taken: list[object] = []
+        self.calls: list[object] = []
 
     async def join(self, identifier: str, member: Member) -> None:
-        self.taken.append(member)
+        self.calls.append(member)
 
     async def leave(self, identifier: str) -> None:
-        self.taken.append("leave")
+        self.calls.append("leave")
 
     async def presence(self, identifier: str) -> PresenceState:
         return PresenceState(0)
 
     async def say(self, command: Whisper | Perform) -> None:
-        self.taken.append(command)
+        self.calls.append(command)
 
     async def unsubscribe(self, identifier: str) -> None:
-        self.taken.append("unsubscribe")
+        self.calls.append("unsubscribe")
 
 
-def stream_of(notes: Notes, presence_events: bool = False) -> Stream:
-    return Stream(notes, "i", EventInbox(10, lambda: None), presence_events)
+def make_stream(session: RecordingSession, presence_events: bool = False) -> Stream:
+    return Stream(session, "i", EventInbox(10, lambda: None), presence_events)
 
 
-async def events_of(stream: Stream) -> list[Event]:
+async def read_events(stream: Stream) -> list[Event]:
     stream.finish(Ended("closed"))
     return [event async for event in stream]
 
 
-async def test_what_the_program_says_becomes_commands() -> None:
-    notes = Notes()
-    stream = stream_of(notes)
+async def test_methods_become_commands() -> None:
+    session = RecordingSession()
+    stream = make_stream(session)
     await stream.join("ann", {"n": 1})
     await stream.join("bob")
     await stream.whisper([1, 2])
     await stream.perform("speak", text="hi")
     await stream.leave()
     await stream.unsubscribe()
-    assert notes.taken == [
+    assert session.calls == [
         Member("ann", b'{"n":1}'),
         Member("bob"),
         Whisper("i", b"[1,2]"),
@@ -60,17 +60,17 @@ async def test_what_the_program_says_becomes_commands() -> None:
     ]
 
 
-async def test_presence_changes_come_only_to_those_who_asked() -> None:
+async def test_presence_events_are_delivered_only_if_requested() -> None:
     change = PresenceChange(True, PresentMember("ann"))
     for wanted in (True, False):
-        stream = stream_of(Notes(), wanted)
+        stream = make_stream(RecordingSession(), wanted)
         stream.offer(change)
         stream.offer(Message(1, "a"))
-        assert await events_of(stream) == ([change] if wanted else []) + [Message(1, "a")]
+        assert await read_events(stream) == ([change] if wanted else []) + [Message(1, "a")]
 
 
-async def test_an_error_is_raised_after_what_had_arrived() -> None:
-    stream = stream_of(Notes())
+async def test_error_is_raised_after_the_received_events() -> None:
+    stream = make_stream(RecordingSession())
     stream.offer(Message(1, "a"))
     stream.confirm()
     stream.finish(SubscriptionRejected("i"))
@@ -81,12 +81,12 @@ async def test_an_error_is_raised_after_what_had_arrived() -> None:
         await stream.until_live()
 
 
-async def test_queries_are_answered_in_turn_and_an_end_answers_them_all() -> None:
-    stream = stream_of(Notes())
+async def test_queries_are_answered_in_order_and_fail_at_the_end() -> None:
+    stream = make_stream(RecordingSession())
     loop = asyncio.get_running_loop()
-    first, given_up, third, fourth = queries = [loop.create_future() for _ in range(4)]
+    first, cancelled, third, fourth = queries = [loop.create_future() for _ in range(4)]
     stream.queries.extend(queries)
-    given_up.cancel()
+    cancelled.cancel()
     stream.answer(PresenceState(1))
     stream.answer(PresenceState(2))
     stream.answer(None)

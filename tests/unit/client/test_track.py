@@ -1,4 +1,4 @@
-"""The positions of one subscription: each once, rising, and nothing lost without a Gap."""
+"""The positions of one subscription: each once, ascending, and no loss without a Gap."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def track_at(offset: int) -> Track:
     return Track(None, {"a": Position("e", offset)})
 
 
-def test_a_position_that_was_seen_is_not_yielded_again() -> None:
+def test_seen_position_is_not_repeated() -> None:
     track = Track()
     assert track.accept(data(4)) == [message(4)]
     assert track.accept(data(4)) == []
@@ -33,26 +33,26 @@ def test_a_position_that_was_seen_is_not_yielded_again() -> None:
     assert track.accept(data(5)) == [message(5)]
 
 
-def test_streams_of_one_subscription_are_counted_apart() -> None:
+def test_streams_of_one_subscription_have_separate_positions() -> None:
     track = Track()
     track.accept(data(4))
     assert track.accept(data(1, "b")) == [message(1, "b")]
     assert track.request().streams == {"a": Position("e", 4), "b": Position("e", 1)}
 
 
-def test_a_jump_is_accepted_because_publications_may_exclude_this_session() -> None:
+def test_skipped_offset_is_not_a_gap_because_publications_may_exclude_the_session() -> None:
     track = track_at(4)
     assert track.accept(data(6)) == [message(6)]
 
 
-def test_a_message_without_a_position_is_always_yielded() -> None:
+def test_message_without_a_position_is_always_yielded() -> None:
     track = track_at(4)
     whisper = Data("i", b'"hush"')
     assert track.accept(whisper) == track.accept(whisper) == [Message("hush", "")]
     assert track.request().streams == {"a": Position("e", 4)}
 
 
-def test_what_comes_while_history_is_asked_for_is_replayed() -> None:
+def test_messages_during_a_history_request_are_marked_as_replayed() -> None:
     track = track_at(4)
     track.request()
     assert track.accept(data(5)) == [message(5, replayed=True)]
@@ -60,25 +60,25 @@ def test_what_comes_while_history_is_asked_for_is_replayed() -> None:
     assert track.accept(data(6)) == [message(6)]
 
 
-def test_a_wished_time_is_asked_for_before_any_other() -> None:
+def test_requested_start_time_takes_precedence() -> None:
     assert Track(100.0).request(200.0) == HistoryRequest(100.0)
     assert Track().request(200.0) == HistoryRequest(200.0)
 
 
-def test_a_new_epoch_without_a_word_from_the_server_is_a_gap() -> None:
+def test_new_epoch_without_a_rejection_is_a_gap() -> None:
     track = track_at(4)
-    gap, told = track.accept(data(1, epoch="f"))
-    assert (repr(gap), told) == (repr(Gap("a", "epoch_changed", Position("e", 4), "f")), message(1, epoch="f"))
+    gap, first = track.accept(data(1, epoch="f"))
+    assert (repr(gap), first) == (repr(Gap("a", "epoch_changed", Position("e", 4), "f")), message(1, epoch="f"))
 
 
-def test_the_wish_for_the_beginning_is_no_known_epoch() -> None:
+def test_request_from_the_beginning_knows_no_epoch() -> None:
     track = Track(None, {"a": Position("", 0)})
     track.request()
     assert track.accept(data(1)) == [message(1, replayed=True)]
 
 
-class TestAfterARejection:
-    def test_what_is_kept_behind_the_gap_follows_it(self) -> None:
+class TestRejection:
+    def test_stored_messages_follow_the_gap(self) -> None:
         track = track_at(2)
         track.request()
         gap = Gap("a", "trimmed", Position("e", 2), "e", 5, 6)
@@ -89,7 +89,7 @@ class TestAfterARejection:
         assert not track.wants_more
         assert track.accept(data(7)) == [message(7)]
 
-    def test_every_gap_of_one_answer_is_said_at_its_place(self) -> None:
+    def test_each_gap_of_an_answer_is_reported_in_order(self) -> None:
         track = track_at(2)
         track.request()
         assert track.accept(data(3)) == [message(3, replayed=True)]
@@ -98,13 +98,13 @@ class TestAfterARejection:
         assert track.rejected(rejection("trimmed", "e", 8, 8)) == [Gap("a", "trimmed", Position("e", 5), "e", 8, 8)]
         assert track.accept(data(8)) == [message(8, replayed=True)]
 
-    def test_a_history_by_time_that_reaches_back_too_far_says_where_it_begins(self) -> None:
+    def test_history_by_time_that_was_trimmed_has_its_start(self) -> None:
         track = Track(50.0)
         track.request()
         assert track.rejected(rejection("trimmed", "e", 40, 41)) == [Gap("a", "trimmed", None, "e", 40, 41)]
         assert track.accept(data(40)) == [message(40, replayed=True)]
 
-    def test_a_new_epoch_is_read_from_its_oldest_message(self) -> None:
+    def test_new_epoch_is_read_from_its_oldest_message(self) -> None:
         track = track_at(40)
         track.request()
         assert track.rejected(rejection("epoch_changed", "f", 1, 2)) == [
@@ -112,7 +112,7 @@ class TestAfterARejection:
         ]
         assert track.accept(data(1, epoch="f")) == [message(1, epoch="f", replayed=True)]
 
-    def test_what_came_live_while_it_was_asked_for_is_not_said_to_be_lost(self) -> None:
+    def test_live_messages_during_the_request_are_not_reported_as_lost(self) -> None:
         track = Track(None, {"a": Position("", 0)})
         track.request()
         for offset in (1, 2, 3):
@@ -121,13 +121,13 @@ class TestAfterARejection:
         assert track.confirmed() == []
         assert track.request().streams == {"a": Position("e", 3)}
 
-    def test_a_gap_of_messages_without_positions_says_nothing_of_positions(self) -> None:
+    def test_gap_of_messages_without_positions_has_no_new_position(self) -> None:
         assert Track().rejected(rejection("trimmed", "")) == [Gap("a", "trimmed")]
         track = track_at(4)
         assert track.rejected(rejection("trimmed", "")) == [Gap("a", "trimmed", Position("e", 4))]
         assert track.request().streams == {"a": Position("e", 4)}
 
-    def test_a_stream_the_server_never_heard_of_goes_on_with_its_first_message(self) -> None:
+    def test_stream_unknown_to_the_server_continues_with_its_first_message(self) -> None:
         track = track_at(40)
         track.request()
         assert track.rejected(rejection("epoch_changed", "", 1, 0)) == [
@@ -136,7 +136,7 @@ class TestAfterARejection:
         assert track.confirmed() == []
         assert track.accept(data(1, epoch="f")) == [message(1, epoch="f")]
 
-    def test_what_is_ahead_goes_on_above_the_servers_tip(self) -> None:
+    def test_position_ahead_continues_after_the_tip(self) -> None:
         track = track_at(9)
         track.request()
         assert track.rejected(rejection("ahead", "e", 1, 6)) == [Gap("a", "ahead", Position("e", 9), "e", 7, 6)]
@@ -144,8 +144,8 @@ class TestAfterARejection:
         assert track.accept(data(7)) == [message(7)]
 
 
-class TestAnAnswerInParts:
-    def test_is_no_gap_and_is_asked_on_for_while_live_messages_wait(self) -> None:
+class TestPartialAnswer:
+    def test_live_messages_are_held_until_the_history_is_complete(self) -> None:
         track = Track(None, {"a": Position("", 0)})
         track.request()
         assert track.accept(data(1)) == [message(1, replayed=True)]
@@ -163,7 +163,7 @@ class TestAnAnswerInParts:
         assert track.confirmed() == [message(4)]
         assert not track.wants_more
 
-    def test_of_which_a_part_is_lost_meanwhile_does_not_give_up_what_is_held(self) -> None:
+    def test_held_messages_survive_a_trimmed_part(self) -> None:
         track = track_at(2)
         track.request()
         track.rejected(rejection("partial", "e", 5, 7))
@@ -175,14 +175,14 @@ class TestAnAnswerInParts:
         assert again == [Gap("a", "trimmed", Position("e", 4), "e", 8, 9)]
         assert track.confirmed() == [message(8), message(9)]
 
-    def test_does_not_hold_up_the_other_streams_of_the_subscription(self) -> None:
+    def test_other_streams_of_the_subscription_are_not_held(self) -> None:
         track = Track(None, {"a": Position("e", 2), "b": Position("e", 1)})
         track.request()
         track.rejected(rejection("partial", "e", 5, 7))
         track.confirmed()
         assert track.accept(data(2, "b")) == [message(2, "b")]
 
-    def test_and_what_was_held_for_it_are_not_lost_with_the_connection(self) -> None:
+    def test_held_messages_are_requested_again_after_a_lost_connection(self) -> None:
         track = track_at(2)
         track.request()
         track.rejected(rejection("partial", "e", 5, 7))
@@ -194,47 +194,50 @@ class TestAnAnswerInParts:
         assert track.accept(data(5)) == [message(5, replayed=True)]
 
 
-class TestARejectionWithoutDetails:
-    def test_says_a_gap_for_every_known_stream_and_starts_anew(self) -> None:
+class TestRejectionWithoutDetails:
+    def test_is_a_gap_for_every_known_stream_and_resets_positions(self) -> None:
         track = Track(50.0, {"a": Position("e", 2)})
         track.request()
         assert track.rejected(HistoryRejected("i")) == [Gap("a", "", Position("e", 2))]
         assert track.accept(data(1, epoch="f")) == [message(1, epoch="f")]
         assert track.request(70.0) == HistoryRequest(70.0, {"a": Position("f", 1)})
 
-    def test_says_a_gap_even_if_no_stream_is_known_by_name(self) -> None:
+    def test_is_a_gap_even_without_a_known_stream(self) -> None:
         track = Track(50.0)
         track.request()
         assert track.rejected(HistoryRejected("i")) == [Gap("")]
 
 
-class TestARejectionNobodyAskedFor:
-    def test_dropped_messages_are_said_and_the_newest_follows(self) -> None:
+class TestUnrequestedRejection:
+    def test_dropped_messages_are_a_gap_before_the_newest(self) -> None:
         track = track_at(2)
         assert track.rejected(rejection("dropped", "e", 9, 9)) == [Gap("a", "dropped", Position("e", 2))]
         assert track.accept(data(9)) == [message(9)]
 
-    def test_an_unclaimed_history_is_a_gap_if_nobody_asked_for_it(self) -> None:
+    def test_unclaimed_history_without_a_request_is_a_gap(self) -> None:
         track = track_at(2)
         assert track.accept(data(5)) == [message(5)]
         assert track.rejected(rejection("unclaimed", "e", 1, 5)) == [Gap("a", "unclaimed", Position("e", 5))]
         assert track.accept(data(6)) == [message(6)]
 
-    @pytest.mark.parametrize("known", [Position("e", 2), Position("", 0)])
-    def test_an_unclaimed_history_is_no_gap_while_its_request_is_under_way(self, known: Position) -> None:
-        track = Track(None, {"a": known})
-        track.request()
-        held = [track.accept(data(5)), track.accept(data(6))]  # the server held these since the restore
-        assert held == [[], []]
-        assert track.rejected(rejection("unclaimed", "e", 1, 6)) == []
-        assert track.asked
-        assert track.accept(data(7)) == []
-        missed = range(known.offset + 1, 5)
-        assert [track.accept(data(offset)) for offset in missed] == [[message(offset, replayed=True)] for offset in missed]
-        assert track.confirmed() == [message(5), message(6), message(7)]
+    def test_unclaimed_history_during_its_request_is_not_a_gap(self, subtests: pytest.Subtests) -> None:
+        for known in [Position("e", 2), Position("", 0)]:
+            with subtests.test(known=known):
+                track = Track(None, {"a": known})
+                track.request()
+                held = [track.accept(data(5)), track.accept(data(6))]  # the server held these since the restore
+                assert held == [[], []]
+                assert track.rejected(rejection("unclaimed", "e", 1, 6)) == []
+                assert track.asked
+                assert track.accept(data(7)) == []
+                missed = range(known.offset + 1, 5)
+                assert [track.accept(data(offset)) for offset in missed] == [
+                    [message(offset, replayed=True)] for offset in missed
+                ]
+                assert track.confirmed() == [message(5), message(6), message(7)]
 
 
-def test_a_stream_of_which_nothing_was_seen_resumes_from_where_its_live_delivery_began() -> None:
+def test_stream_without_messages_resumes_from_its_live_start() -> None:
     track = Track()
     track.began({"s": Position("e", 7), "new": Position("", 0)})
     assert track.request(5.0).streams == {"s": Position("e", 7), "new": Position("", 0)}

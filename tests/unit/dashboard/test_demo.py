@@ -1,4 +1,4 @@
-"""The demo page's routes: what a browser is given, and what it is forbidden."""
+"""The routes of the demo page, their headers, and the links on the page."""
 
 import re
 from collections.abc import AsyncIterator
@@ -38,16 +38,17 @@ async def client() -> AsyncIterator[Client]:
         yield client
 
 
-@pytest.mark.parametrize("path", CONTENT_TYPES)
-async def test_every_file_has_its_content_type_and_the_security_headers(client: Client, path: str) -> None:
-    answer = await client.get(path)
-    policy = answer.headers["Content-Security-Policy"]
-    assert answer.status == 200
-    assert answer.headers["Content-Type"] == CONTENT_TYPES[path]
-    assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
-    assert "unsafe" not in policy
-    assert "frame-ancestors 'none'" in policy
+async def test_every_file_has_its_content_type_and_security_headers(client: Client, subtests: pytest.Subtests) -> None:
+    for path in CONTENT_TYPES:
+        with subtests.test(path=path):
+            response = await client.get(path)
+            policy = response.headers["Content-Security-Policy"]
+            assert response.status == 200
+            assert response.headers["Content-Type"] == CONTENT_TYPES[path]
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+            assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+            assert "unsafe" not in policy
+            assert "frame-ancestors 'none'" in policy
 
 
 async def test_every_file_in_the_folder_is_served(client: Client) -> None:
@@ -56,7 +57,7 @@ async def test_every_file_in_the_folder_is_served(client: Client) -> None:
     assert {name: (await client.get(f"/demo/{name}")).status for name in names} == dict.fromkeys(names, 200)
 
 
-async def test_whatever_the_page_and_its_scripts_refer_to_is_served(client: Client) -> None:
+async def test_all_links_of_the_page_and_its_scripts_are_served(client: Client) -> None:
     page = await (await client.get("/demo")).text()
     script = await (await client.get("/demo/demo.js")).text()
     modules = re.findall(r'from "\./([^"]+)"', script)
@@ -65,35 +66,35 @@ async def test_whatever_the_page_and_its_scripts_refer_to_is_served(client: Clie
     assert {path: (await client.get(path)).status for path in wanted} == dict.fromkeys(wanted, 200)
 
 
-async def test_the_page_has_no_inline_script_no_inline_style_and_no_outside_address(client: Client) -> None:
+async def test_page_has_no_inline_script_inline_style_or_external_address(client: Client) -> None:
     page = await (await client.get("/demo")).text()
     assert not re.search(r"<script(?![^>]*\bsrc=)", page)
     assert not re.search(r"<style|\sstyle=|\son\w+=", page)
     assert not re.search(r'(?:src|href|action)="(?:https?:)?//', page)
 
 
-async def test_the_page_names_the_places_it_was_told() -> None:
+async def test_page_has_the_configured_paths_escaped() -> None:
     async for client in serving(DemoPage(cable_path='/ws"><script>', publish_path="/v1/publish")):
         page = await (await client.get("/demo")).text()
         assert 'data-cable="/ws&quot;&gt;&lt;script&gt;"' in page
         assert 'data-publish="/v1/publish"' in page
 
 
-async def test_without_being_told_the_page_names_the_usual_places(client: Client) -> None:
+async def test_page_has_the_default_paths(client: Client) -> None:
     page = await (await client.get("/demo")).text()
     assert 'data-cable="/cable"' in page
     assert 'data-publish="/api/publish"' in page
     assert "{{" not in page
 
 
-async def test_other_methods_and_unknown_files_are_refused(client: Client) -> None:
+async def test_other_methods_and_unknown_files_are_rejected(client: Client) -> None:
     assert (await client.post("/demo")).status == 405
     assert (await client.get("/demo/../demo.py")).status == 404
     assert (await client.get("/demo/nothing.js")).status == 404
 
 
-async def test_the_root_leads_to_the_page_unless_it_is_something_else(client: Client) -> None:
-    answer = await client.get("/", allow_redirects=False)
-    assert (answer.status, answer.headers["Location"]) == (302, "/demo")
+async def test_root_redirects_to_the_page_unless_disabled(client: Client) -> None:
+    response = await client.get("/", allow_redirects=False)
+    assert (response.status, response.headers["Location"]) == (302, "/demo")
     async for other in serving(DemoPage(root=False)):
         assert (await other.get("/")).status == 404

@@ -1,4 +1,4 @@
-"""A batch is cut into tasks by size, the same way every time."""
+"""Splitting a batch into tasks by size, deterministically."""
 
 from itertools import chain
 
@@ -14,7 +14,7 @@ def rows(loads: list[Load]) -> list[int]:
     return [sum(piece.rows for piece in load) for load in loads]
 
 
-def test_what_is_small_goes_into_one_task() -> None:
+def test_small_batch_is_one_task() -> None:
     assert plan(PIECES, BatchLimits()) == [tuple(PIECES)]
 
 
@@ -25,26 +25,26 @@ def test_shards_share_tasks_evenly_and_in_order() -> None:
     assert list(chain(*planned)) == SHARDS
 
 
-def test_a_large_shard_does_not_make_others_wait() -> None:
+def test_large_shard_has_its_own_task() -> None:
     assert plan(PIECES, BatchLimits(partition_rows=600)) == [(PIECES[0],), (PIECES[1],)]
 
 
-def test_when_told_so_every_shard_has_a_task() -> None:
+def test_partition_rows_0_gives_every_shard_a_task() -> None:
     assert plan(PIECES, BatchLimits(partition_rows=0)) == [(piece,) for piece in PIECES]
 
 
-def test_no_task_has_more_rows_than_allowed() -> None:
+def test_rows_of_a_task_are_limited() -> None:
     assert rows(plan(PIECES, BatchLimits(max_partition_rows=400))) == [333, 333, 334, 10]
 
 
-def test_there_are_at_least_as_many_tasks_as_asked_for_and_large_pieces_give_most() -> None:
+def test_minimum_number_of_tasks_splits_large_pieces() -> None:
     planned = plan(PIECES, BatchLimits(min_partitions=8))
 
     assert len(planned) >= 8
     assert [load for load in planned if load[0].shard == 1] == [(Piece(1, "b", 50, 60),)]
 
 
-def test_a_loss_of_unknown_size_is_read_too() -> None:
+def test_loss_of_unknown_size_is_planned() -> None:
     lost = Piece(2, "c", 5, 5, replaced=True)
 
     assert plan([lost], BatchLimits(min_partitions=4)) == [(lost,)]

@@ -1,4 +1,4 @@
-"""The board tells the truth about who runs, whatever became of them."""
+"""The state of jobs in the state directory: running, ended, lost and stopping."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def note(condition: str = "running") -> Note:
     return Note("archive", 4711, condition, 1.0)
 
 
-def test_a_job_runs_once(tmp_path: Path) -> None:
+def test_second_run_of_a_job_is_rejected(tmp_path: Path) -> None:
     board = Board(tmp_path)
     with board.claimed("archive"):
         board.write(note())
@@ -24,7 +24,7 @@ def test_a_job_runs_once(tmp_path: Path) -> None:
     assert not board.runs("archive")
 
 
-def test_a_process_that_ended_without_a_word_is_lost(tmp_path: Path) -> None:
+def test_process_that_ended_without_a_note_is_lost(tmp_path: Path) -> None:
     board = Board(tmp_path)
     with board.claimed("archive"):
         board.write(note())
@@ -33,7 +33,7 @@ def test_a_process_that_ended_without_a_word_is_lost(tmp_path: Path) -> None:
     assert [each.condition for each in board.notes()] == [LOST]
 
 
-def test_one_that_said_how_it_ended_is_believed(tmp_path: Path) -> None:
+def test_written_result_is_kept_after_the_end(tmp_path: Path) -> None:
     board = Board(tmp_path)
     with board.claimed("archive"):
         board.write(note("failed"))
@@ -41,7 +41,7 @@ def test_one_that_said_how_it_ended_is_believed(tmp_path: Path) -> None:
     assert board.notes() == [msgspec.structs.replace(note("failed"), pid=0)]
 
 
-def test_a_wish_to_stop_is_for_the_run_at_hand_and_not_for_the_next(tmp_path: Path) -> None:
+def test_stop_request_applies_to_the_current_run_only(tmp_path: Path) -> None:
     board = Board(tmp_path)
     with board.claimed("archive"):
         board.write(note())
@@ -54,6 +54,6 @@ def test_a_wish_to_stop_is_for_the_run_at_hand_and_not_for_the_next(tmp_path: Pa
         assert not board.asked_to_stop("archive")
 
 
-def test_a_directory_nobody_has_run_from_has_no_notes(tmp_path: Path) -> None:
+def test_missing_directory_has_no_notes(tmp_path: Path) -> None:
     assert Board(tmp_path / "nowhere").notes() == []
     assert not Board(tmp_path / "nowhere").runs("archive")

@@ -1,4 +1,4 @@
-"""Settings of runs and jobs: what is written reaches its job, and what is misspelt is said."""
+"""Settings of runs and jobs from the file and the command line, and their errors."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def jobs() -> dict[str, Job]:
     return load_jobs()
 
 
-def test_a_file_has_settings_for_the_run_and_a_section_for_each_job(tmp_path: Path, jobs: dict[str, Job]) -> None:
+def test_file_has_run_settings_and_job_sections(tmp_path: Path, jobs: dict[str, Job]) -> None:
     path = tmp_path / "ropewalk.toml"
     path.write_text(FILE)
     settings, sections = read_file(path)
@@ -48,7 +48,7 @@ def test_a_file_has_settings_for_the_run_and_a_section_for_each_job(tmp_path: Pa
     assert job_options(find_job("derive:errors", jobs), sections, "derive:errors").stream == "errors"  # type: ignore[attr-defined]
 
 
-def test_flags_win_and_modules_add_up() -> None:
+def test_flags_override_the_file_and_imports_are_added() -> None:
     settings = RunSettings(url="http://a", imports=("one",), restarts=2)
 
     assert overridden(settings, {"url": "http://b", "restarts": None, "imports": ("two",)}) == RunSettings(
@@ -56,7 +56,7 @@ def test_flags_win_and_modules_add_up() -> None:
     )
 
 
-def test_an_assignment_on_the_command_line_is_read_as_the_file_would_be(jobs: dict[str, Job]) -> None:
+def test_assignment_overrides_the_file(jobs: dict[str, Job]) -> None:
     sections = with_assignments({"replay": {"speed": 1.0, "name": "x"}}, ["replay.speed=2.5", "replay.source=journal"])
 
     options = job_options(jobs["replay"], sections)
@@ -65,67 +65,67 @@ def test_an_assignment_on_the_command_line_is_read_as_the_file_would_be(jobs: di
     assert (options.speed, options.name, options.source) == (2.5, "x", "journal")
 
 
-@pytest.mark.parametrize(
-    ("section", "said"),
-    [
+def test_error_in_a_section_names_the_section(jobs: dict[str, Job], subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, object], str]] = [
         ({"triger": "1s"}, "has no key triger; did you mean trigger?"),
         ({"max_rows": "many"}, "[pipeline.rollup]: Expected `int`"),
         ({"max_rows": -1}, "[pipeline.rollup]: Expected `int` >= 0"),
-    ],
-)
-def test_a_mistake_in_a_section_is_said_with_its_place(section: dict[str, object], said: str, jobs: dict[str, Job]) -> None:
-    with pytest.raises(UserMistake) as mistake:
-        job_options(jobs["rollup"], {"rollup": section})
-    assert said in str(mistake.value)
+    ]
+    for section, message in cases:
+        with subtests.test(section=section):
+            with pytest.raises(UserMistake) as mistake:
+                job_options(jobs["rollup"], {"rollup": section})
+            assert message in str(mistake.value)
 
 
-@pytest.mark.parametrize(
-    ("assignment", "said"),
-    [
+def test_invalid_time_is_rejected_before_the_job_runs(jobs: dict[str, Job], subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [
         ("replay.since=abc", "[pipeline.replay]: a time is written like 2026-01-31 or 2026-01-31T12:00:00Z, not 'abc'"),
         ("replay.until=31.1.2026", "[pipeline.replay]: a time is written like"),
         ("compact.before=abc", "[pipeline.compact]: a date is written like 2026-01-31, not 'abc'"),
         ("compact.before=2026-02-30", "[pipeline.compact]: a date is written like"),
-    ],
-)
-def test_a_value_that_means_nothing_is_refused_before_the_job_runs(assignment: str, said: str, jobs: dict[str, Job]) -> None:
-    with pytest.raises(UserMistake) as mistake:
-        job_options(jobs[assignment.partition(".")[0]], with_assignments({}, [assignment]))
-    assert str(mistake.value).startswith(said)
+    ]
+    for assignment, message in cases:
+        with subtests.test(assignment=assignment):
+            with pytest.raises(UserMistake) as mistake:
+                job_options(jobs[assignment.partition(".")[0]], with_assignments({}, [assignment]))
+            assert str(mistake.value).startswith(message)
 
 
-def test_a_date_is_compared_as_the_table_writes_it(jobs: dict[str, Job]) -> None:
+def test_date_is_normalized(jobs: dict[str, Job]) -> None:
     options = job_options(jobs["compact"], {"compact": {"before": "20260131"}})
     assert isinstance(options, CompactOptions)
     assert options.first_day_left() == "2026-01-31"
 
 
-@pytest.mark.parametrize("text", ["rollup=1", "trigger", ".x=1", "rollup.=1"])
-def test_an_assignment_names_job_key_and_value(text: str) -> None:
-    with pytest.raises(UserMistake, match=r"JOB\.KEY=VALUE"):
-        with_assignments({}, [text])
+def test_malformed_assignment_is_rejected(subtests: pytest.Subtests) -> None:
+    for text in ["rollup=1", "trigger", ".x=1", "rollup.=1"]:
+        with subtests.test(text=text), pytest.raises(UserMistake, match=r"JOB\.KEY=VALUE"):
+            with_assignments({}, [text])
 
 
-@pytest.mark.parametrize(("text", "expected"), [("100ms", 0.1), ("10s", 10.0), ("2", 2.0), ("1.5m", 90.0), ("24h", 86400.0)])
-def test_durations_are_written_with_a_unit(text: str, expected: float) -> None:
-    assert seconds(text) == pytest.approx(expected)
+def test_durations_have_units(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, float]] = [("100ms", 0.1), ("10s", 10.0), ("2", 2.0), ("1.5m", 90.0), ("24h", 86400.0)]
+    for text, expected in cases:
+        with subtests.test(text=text):
+            assert seconds(text) == pytest.approx(expected)
 
 
-def test_a_duration_of_another_spelling_is_a_mistake() -> None:
+def test_malformed_duration_is_rejected() -> None:
     with pytest.raises(UserMistake, match="not '10 seconds'"):
         seconds("10 seconds")
 
 
-def test_a_misspelt_job_gets_the_nearest_name(jobs: dict[str, Job]) -> None:
+def test_unknown_job_is_rejected_with_the_nearest_name(jobs: dict[str, Job]) -> None:
     with pytest.raises(UserMistake, match="did you mean archive"):
         find_job("archiv", jobs)
 
 
-def test_two_jobs_cannot_have_one_name(jobs: dict[str, Job]) -> None:
+def test_job_name_must_be_unique(jobs: dict[str, Job]) -> None:
     with pytest.raises(UserMistake, match=r"from ropewalk\.pipeline\.jobs\.audit"):
         job("audit")(lambda context, options: 0)
 
 
-def test_a_module_that_is_not_there_is_a_mistake() -> None:
+def test_missing_module_is_rejected_with_a_hint() -> None:
     with pytest.raises(UserMistake, match="PYTHONPATH"):
         load_jobs(["no_such_module_anywhere"])

@@ -1,4 +1,4 @@
-"""Where a query begins: numbers and words become marks, in the generation of the shard to which they belong."""
+"""Start and end offsets of a query: numbers and words become marks in the right generation."""
 
 import json
 
@@ -13,14 +13,13 @@ OPTIONS = source_options({"url": "http://127.0.0.1:1"}, streaming=True)
 GONE, NEW = ShardSpan(0, "old", 90, 90), ShardSpan(0, "new", GENERATION_SIZE + 20, GENERATION_SIZE + 50)
 
 
-def resolved(offsets: object, *own: ShardSpan) -> ShardMark:
+def resolve(offsets: object, *own: ShardSpan) -> ShardMark:
     text = offsets if isinstance(offsets, str) else json.dumps({"0": offsets})
     return Edges(OPTIONS, Wire(OPTIONS.address)).resolve(Edge(text), {0: own})[0]
 
 
-@pytest.mark.parametrize(
-    ("given", "mark"),
-    [
+def test_offset_is_resolved_to_a_mark_in_its_generation(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[object, ShardMark]] = [
         (40, ShardMark("old", 40)),
         (90, ShardMark("new", GENERATION_SIZE)),
         (GENERATION_SIZE + 30, ShardMark("new", GENERATION_SIZE + 30)),
@@ -30,15 +29,15 @@ def resolved(offsets: object, *own: ShardSpan) -> ShardMark:
         ({"e": "old", "p": 90}, ShardMark("old", 90)),
         ("earliest", ShardMark("new", GENERATION_SIZE + 20)),
         ("latest", ShardMark("new", GENERATION_SIZE + 50)),
-    ],
-)
-def test_a_number_tells_its_generation_and_the_earliest_is_what_is_still_there(given: object, mark: ShardMark) -> None:
-    assert resolved(given, GONE, NEW) == mark
+    ]
+    for given, mark in cases:
+        with subtests.test(given=given):
+            assert resolve(given, GONE, NEW) == mark
 
 
-def test_a_number_below_all_generations_that_are_known_stays_what_it_is() -> None:
-    assert resolved(40, NEW) == ShardMark("new", 40)
+def test_offset_below_all_known_generations_is_kept() -> None:
+    assert resolve(40, NEW) == ShardMark("new", 40)
 
 
-def test_in_a_shard_without_spans_everything_is_still_to_come() -> None:
-    assert resolved("earliest") == resolved("latest") == ShardMark("", 0)
+def test_shard_without_spans_starts_at_zero() -> None:
+    assert resolve("earliest") == resolve("latest") == ShardMark("", 0)

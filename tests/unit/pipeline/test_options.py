@@ -1,4 +1,4 @@
-"""Options are checked where they are given; a mistake names the option."""
+"""Options of source and sink, and their errors."""
 
 import pytest
 
@@ -8,25 +8,24 @@ from ropewalk.pipeline.options import Delivery, Edge, sink_options, source_optio
 URL = {"url": "http://127.0.0.1:8080/"}
 
 
-def test_a_stream_begins_with_what_comes_and_a_batch_with_what_there_is() -> None:
+def test_stream_starts_at_latest_and_batch_at_earliest() -> None:
     assert source_options(URL, streaming=True).start == Edge("latest")
     assert source_options(URL, streaming=False).start == Edge("earliest")
 
 
-def test_names_are_read_without_case_as_spark_hands_them_over() -> None:
+def test_option_names_are_case_insensitive() -> None:
     options = source_options({**URL, "maxoffsetspertrigger": "10", "FAILONDATALOSS": "False"}, streaming=True)
 
     assert (options.batch_limits.max_rows, options.fail_on_data_loss) == (10, False)
     assert options.address.url == "http://127.0.0.1:8080"
 
 
-def test_a_list_of_streams_may_be_json_where_names_have_commas() -> None:
+def test_list_of_streams_can_be_json() -> None:
     assert source_options({**URL, "subscribe": '["a,b", "c"]'}, streaming=True).selection.streams == ("a,b", "c")
 
 
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
+def test_invalid_option_is_named(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, str], str]] = [
         ({"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger"),
         ({"maxOffsetsPerTriger": "5"}, "maxOffsetsPerTrigger"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss"),
@@ -44,18 +43,17 @@ def test_a_list_of_streams_may_be_json_where_names_have_commas() -> None:
         ({"url": "http://[::1"}, "url"),
         ({"url": "http://a b"}, "url"),
         ({"url": "http://127.0.0.1/?x=1"}, "url"),
-    ],
-)
-def test_a_mistake_names_the_option(given: dict[str, str], named: str) -> None:
-    with pytest.raises(UserMistake, match=named):
-        source_options({**URL, **given}, streaming=True)
+    ]
+    for given, named in cases:
+        with subtests.test(given=given), pytest.raises(UserMistake, match=named):
+            source_options({**URL, **given}, streaming=True)
 
 
-def test_a_sink_is_transactional_unless_told_otherwise() -> None:
+def test_sink_is_transactional_by_default() -> None:
     assert sink_options(URL).delivery is Delivery.TRANSACTIONAL
     assert sink_options({**URL, "delivery": "keyed"}).delivery is Delivery.KEYED
 
 
-def test_a_version_without_a_name_is_a_mistake() -> None:
+def test_txn_version_without_an_app_id_is_rejected() -> None:
     with pytest.raises(UserMistake, match="txnAppId"):
         sink_options({**URL, "txnVersion": "3"})

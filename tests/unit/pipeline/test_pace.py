@@ -1,4 +1,4 @@
-"""A replay's rows come out in time."""
+"""The pace of a replay, and its progress bar."""
 
 from io import StringIO
 
@@ -6,37 +6,37 @@ from ropewalk.pipeline.pace import Bar, Pace, chunks
 from ropewalk.testing.clock import ManualClock
 
 
-def paced(times: list[float], speed: float, most: int = 100) -> list[tuple[float, list[float]]]:
-    """When which rows were given out."""
+def replay(times: list[float], speed: float, max_rows: int = 100) -> list[tuple[float, list[float]]]:
+    """Returns the time and the rows of each chunk."""
     clock = ManualClock(1000.0)
     pace = Pace(speed, clock, clock.advance)
-    return [(clock() - 1000.0, chunk) for chunk in chunks(times, pace, lambda time: time, most)]
+    return [(clock() - 1000.0, chunk) for chunk in chunks(times, pace, lambda time: time, max_rows)]
 
 
-def test_at_original_speed_rows_keep_their_distance() -> None:
-    assert paced([5.0, 5.0, 7.0, 7.5], 1.0) == [(0.0, [5.0, 5.0]), (2.0, [7.0]), (2.5, [7.5])]
+def test_original_speed_keeps_the_intervals() -> None:
+    assert replay([5.0, 5.0, 7.0, 7.5], 1.0) == [(0.0, [5.0, 5.0]), (2.0, [7.0]), (2.5, [7.5])]
 
 
-def test_ten_times_as_fast_takes_a_tenth() -> None:
-    assert paced([0.0, 10.0], 10.0) == [(0.0, [0.0]), (1.0, [10.0])]
+def test_speed_10_takes_a_tenth_of_the_time() -> None:
+    assert replay([0.0, 10.0], 10.0) == [(0.0, [0.0]), (1.0, [10.0])]
 
 
-def test_as_fast_as_possible_waits_for_nothing_and_bounds_each_piece() -> None:
-    assert paced([0.0, 60.0, 120.0], 0.0, most=2) == [(0.0, [0.0, 60.0]), (0.0, [120.0])]
+def test_speed_0_does_not_wait_and_limits_chunks() -> None:
+    assert replay([0.0, 60.0, 120.0], 0.0, max_rows=2) == [(0.0, [0.0, 60.0]), (0.0, [120.0])]
 
 
-def test_a_publisher_that_fell_behind_catches_up() -> None:
+def test_slow_publisher_catches_up() -> None:
     clock = ManualClock(0.0)
     pace = Pace(1.0, clock, clock.advance)
     given = []
     for chunk in chunks([0.0, 1.0, 2.0, 9.0], pace, lambda time: time):
         given.append((clock(), chunk))
-        clock.advance(5.0)  # it takes long to publish
+        clock.advance(5.0)  # publishing is slow
 
     assert given == [(0.0, [0.0]), (5.0, [1.0, 2.0]), (10.0, [9.0])]
 
 
-def test_the_bar_ends_with_all_of_it() -> None:
+def test_progress_bar_ends_at_100_percent() -> None:
     out = StringIO()
     bar = Bar(200, ManualClock(0.0), out)
     bar.show(50)

@@ -1,4 +1,4 @@
-"""Spark's reports become figures."""
+"""Figures from Spark's progress reports, and their display."""
 
 import json
 from io import StringIO
@@ -26,7 +26,7 @@ def marks(**positions: tuple[str, int]) -> str:
     return json.dumps({shard[1:]: {"e": epoch, "p": position} for shard, (epoch, position) in positions.items()})
 
 
-def test_a_report_that_is_shown_again_is_not_counted_again() -> None:
+def test_repeated_report_is_counted_once() -> None:
     tally = ProgressTally()
 
     assert tally.take([report(1, 10), report(2, 5, 1)])
@@ -36,7 +36,7 @@ def test_a_report_that_is_shown_again_is_not_counted_again() -> None:
     assert tally.progress == QueryProgress(batch=2, batches=3, rows=22, rate=14.0, seconds=0.5)
 
 
-def test_an_idle_trigger_is_no_batch_and_has_no_pace() -> None:
+def test_idle_trigger_is_not_a_batch() -> None:
     tally = ProgressTally()
     tally.take([report(1, 10, 4)])
 
@@ -45,7 +45,7 @@ def test_an_idle_trigger_is_no_batch_and_has_no_pace() -> None:
     assert (tally.progress.batch, tally.progress.batches, tally.progress.rate) == (4, 1, 0.0)
 
 
-def test_late_rows_add_up() -> None:
+def test_late_rows_are_summed() -> None:
     tally = ProgressTally()
     tally.take([report(1, 1, stateOperators=[{"numRowsDroppedByWatermark": 2}, {"numRowsDroppedByWatermark": 1}])])
     tally.take([report(2, 1, 1, stateOperators=[{"numRowsDroppedByWatermark": 4}])])
@@ -53,7 +53,7 @@ def test_late_rows_add_up() -> None:
     assert tally.progress.late == 7
 
 
-def test_the_lag_is_what_lies_between_by_shard() -> None:
+def test_lag_is_counted_by_shard() -> None:
     source = {
         "endOffset": marks(s0=("a", 10), s1=("a", 5)),
         "latestOffset": marks(s0=("a", 12), s1=("b", GENERATION_SIZE + 3), s2=("a", 4)),
@@ -62,8 +62,8 @@ def test_the_lag_is_what_lies_between_by_shard() -> None:
     assert lag_of({"sources": [source]}) == {0: 2, 1: 3, 2: 4}
 
 
-def test_what_remains_of_older_generations_counts() -> None:
-    """The first shard is read in its first of three generations, the second not at all, the third to its end."""
+def test_lag_includes_older_generations() -> None:
+    """Shard 0 is read up to its first of three generations, shard 1 not at all, shard 2 to its end."""
     spans = {
         0: [
             ShardSpan(0, "a", 0, 100),
@@ -78,17 +78,17 @@ def test_what_remains_of_older_generations_counts() -> None:
     assert lag_of({"sources": [source]}) == {0: 10 + 20 + 3, 1: 10 + 7, 2: 0}
 
 
-def test_a_source_of_another_format_has_no_lag_to_tell() -> None:
+def test_source_of_another_format_has_no_lag() -> None:
     assert lag_of({"sources": [{"endOffset": '{"logOffset": 3}', "latestOffset": None}, {"endOffset": "7"}]}) == {}
 
 
-def test_the_lag_names_the_shards_that_are_furthest_behind() -> None:
+def test_lag_text_lists_the_slowest_shards() -> None:
     assert lag_text({0: 0, 1: 0}) == "0"
     assert lag_text({0: 5, 1: 1000, 2: 0}) == "1,005 (1:1,000 0:5)"
     assert lag_text(dict.fromkeys(range(9), 1)).endswith("…)")
 
 
-def test_without_a_terminal_a_line_is_written_when_something_changed_or_time_has_passed() -> None:
+def test_without_a_terminal_lines_are_written_on_change_and_after_a_minute() -> None:
     clock, out = ManualClock(0.0), StringIO()
     display = Display(clock, out)
     for condition in ("waiting", "running", "running"):
@@ -100,7 +100,7 @@ def test_without_a_terminal_a_line_is_written_when_something_changed_or_time_has
     assert "5 rows" in out.getvalue().splitlines()[-1]
 
 
-def test_columns_do_not_run_together_whatever_the_names() -> None:
+def test_columns_are_aligned_for_long_names() -> None:
     out = StringIO()
     display = Display(ManualClock(0.0), out)
     display.show(

@@ -1,4 +1,4 @@
-"""The columns that Spark sees: written down here once more, because queries and checkpoints of users hang on them."""
+"""The columns that Spark sees. Repeated here, because queries and checkpoints of users depend on them."""
 
 import pytest
 
@@ -15,20 +15,19 @@ HEADERS = ", `headers` map<string,string>"
 JOURNAL = ", `exclude_socket` string, `broadcast_type` string, `producer` string, `sequence` bigint"
 
 
-@pytest.mark.parametrize(
-    ("given", "columns"),
-    [
+def test_columns_of_the_source_are_unchanged(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, str], str]] = [
         ({}, STANDARD),
         ({"includeHeaders": "true"}, STANDARD + HEADERS),
         ({"columns": "journal"}, STANDARD + JOURNAL),
         ({"columns": "journal", "includeHeaders": "true"}, STANDARD + JOURNAL + HEADERS),
-    ],
-)
-def test_the_source_has_the_columns_it_always_had(given: dict[str, str], columns: str) -> None:
-    assert sql_schema(source_options({**URL, **given}, streaming=True)) == columns
+    ]
+    for given, columns in cases:
+        with subtests.test(given=given):
+            assert sql_schema(source_options({**URL, **given}, streaming=True)) == columns
 
 
-def test_the_archive_has_the_columns_it_always_had() -> None:
+def test_columns_of_the_archive_are_unchanged() -> None:
     assert [(field.name, str(field.type), field.nullable) for field in TABLE] == [
         ("position", "int64", True),
         ("event", "string", True),

@@ -1,4 +1,4 @@
-"""A run of jobs, without Spark: what is said when, and what is written down."""
+"""A run of jobs without Spark: its output, its board and its metrics port."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from ropewalk.testing.clock import ManualClock
 
 
 class Query:
-    """A streaming query that is over, and the writer that starts it: both as far as a run asks them."""
+    """A finished streaming query and its writer, with the methods that a run needs."""
 
     isActive = False
 
@@ -41,8 +41,8 @@ class Query:
         return self
 
 
-class Started:
-    """A run in a directory of its own. What is made instead of Spark looks at the board meanwhile."""
+class RecordedRun:
+    """A run in its own directory. Records the board when the Spark session would start."""
 
     def __init__(self, home: Path) -> None:
         self.board = Board(home)
@@ -59,50 +59,50 @@ class Started:
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Started:
-    return Started(tmp_path)
+def recorded(tmp_path: Path) -> RecordedRun:
+    return RecordedRun(tmp_path)
 
 
 @pytest.fixture
-def taken_port() -> Iterator[int]:
+def used_port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as other:
         yield other.getsockname()[1]
 
 
-def done(*_: object) -> int:
+def finish(*_: object) -> int:
     return 0
 
 
-def test_a_taken_port_is_said_before_spark_starts(started: Started, taken_port: int) -> None:
-    with pytest.raises(UserMistake, match=f"port {taken_port}.*0 takes a free one"):
-        started.run(done, BatchOptions(every="1h"), taken_port)
+def test_port_in_use_is_rejected_before_spark_starts(recorded: RecordedRun, used_port: int) -> None:
+    with pytest.raises(UserMistake, match=f"port {used_port}.*0 takes a free one"):
+        recorded.run(finish, BatchOptions(every="1h"), used_port)
 
-    assert started.seen == []
+    assert recorded.seen == []
 
 
-@pytest.mark.parametrize(("body", "options"), [(done, BatchOptions()), (lambda *_: Query([]), StreamOptions())])
-def test_a_run_that_ends_by_itself_goes_without_metrics_where_the_port_is_taken(
-    started: Started, taken_port: int, body: Callable[..., Any], options: JobOptions
+@pytest.mark.parametrize(("body", "options"), [(finish, BatchOptions()), (lambda *_: Query([]), StreamOptions())])
+def test_finite_run_continues_without_metrics_if_the_port_is_in_use(
+    recorded: RecordedRun, used_port: int, body: Callable[..., Any], options: JobOptions
 ) -> None:
-    assert started.run(body, options, taken_port, available_now=isinstance(options, StreamOptions)) == 0
+    assert recorded.run(body, options, used_port, available_now=isinstance(options, StreamOptions)) == 0
 
-    assert "goes on without metrics" in started.out.getvalue()
-
-
-def test_while_spark_starts_it_is_said_and_written_down(started: Started) -> None:
-    assert started.run(done, BatchOptions()) == 0
-
-    assert started.seen[0] == ["starting"]
-    assert started.out.getvalue().startswith("starting Spark …\n")
-    assert [note.condition for note in started.board.notes()] == ["done"]
+    assert "goes on without metrics" in recorded.out.getvalue()
 
 
-def test_rows_that_spark_dropped_are_warned_of_once(started: Started) -> None:
+def test_starting_spark_is_shown_and_written_to_the_board(recorded: RecordedRun) -> None:
+    assert recorded.run(finish, BatchOptions()) == 0
+
+    assert recorded.seen[0] == ["starting"]
+    assert recorded.out.getvalue().startswith("starting Spark …\n")
+    assert [note.condition for note in recorded.board.notes()] == ["done"]
+
+
+def test_dropped_rows_are_warned_about_once(recorded: RecordedRun) -> None:
     dropped = {"stateOperators": [{"numRowsDroppedByWatermark": 3}], "durationMs": {"addBatch": 1}, "numInputRows": 9}
     reports = [{"timestamp": f"2026-01-31T12:00:0{second}.000Z", "batchId": second, **dropped} for second in range(2)]
 
-    assert started.run(lambda *_: Query(reports), StreamOptions(), available_now=True) == 0
+    assert recorded.run(lambda *_: Query(reports), StreamOptions(), available_now=True) == 0
 
-    said = started.out.getvalue()
-    assert said.count("later than the watermark allows") == 1
-    assert "late 6" in said
+    output = recorded.out.getvalue()
+    assert output.count("later than the watermark allows") == 1
+    assert "late 6" in output

@@ -1,4 +1,4 @@
-"""What py4j logs of a JVM that dies amid a call: nothing of it reaches the user."""
+"""Errors that py4j logs when the JVM dies during a call are suppressed."""
 
 import logging
 import socket
@@ -11,21 +11,21 @@ from py4j.java_gateway import GatewayClient, GatewayParameters
 
 from ropewalk.pipeline.session import silence_py4j
 
-AT_ONCE = struct.pack("ii", 1, 0)  # closing resets the connection
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER with 0 seconds
 
 
 @pytest.fixture
-def dying() -> Iterator[int]:
-    """The port of somebody who dies as soon as it is asked something."""
+def dying_gateway() -> Iterator[int]:
+    """The port of a gateway that resets the connection at the first request."""
 
-    def die() -> None:
+    def reset_connection() -> None:
         connection, _ = listener.accept()
         connection.recv(1024)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         connection.close()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=die)
+        thread = threading.Thread(target=reset_connection)
         thread.start()
         yield listener.getsockname()[1]
         thread.join()
@@ -50,9 +50,9 @@ def logged() -> Iterator[list[logging.LogRecord]]:
     root.filters[:] = before
 
 
-def test_a_call_that_dies_with_its_jvm_is_not_logged(dying: int, logged: list[logging.LogRecord]) -> None:
+def test_call_to_a_dying_jvm_is_not_logged(dying_gateway: int, logged: list[logging.LogRecord]) -> None:
     silence_py4j()
-    client = GatewayClient(gateway_parameters=GatewayParameters(address="127.0.0.1", port=dying))
+    client = GatewayClient(gateway_parameters=GatewayParameters(address="127.0.0.1", port=dying_gateway))
     assert client.send_command("i\n", retry=False) == "x"
-    logging.getLogger().error("somebody else's")
-    assert [record.getMessage() for record in logged] == ["somebody else's"]
+    logging.getLogger().error("other")
+    assert [record.getMessage() for record in logged] == ["other"]

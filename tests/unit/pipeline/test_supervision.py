@@ -1,4 +1,4 @@
-"""A job under supervision: attempts, waits and ends, with a clock that the test owns."""
+"""Supervision of a job: attempts, pauses and ends, with a manual clock."""
 
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.errors import UserMistake
@@ -6,7 +6,7 @@ from ropewalk.pipeline.progress import QueryProgress
 from ropewalk.pipeline.supervision import Condition, Policy, Unit, told
 from ropewalk.testing.clock import ManualClock
 
-SPARKS = """\
+SPARK_ERROR = """\
 [STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: An exception was thrown from the Python worker:
 Traceback (most recent call last):
   File "worker.py", line 1, in process
@@ -16,8 +16,8 @@ ropewalk.pipeline.piece_reader.DataLoss: shard 3, epoch 'e': positions 4 to 9 ar
 """
 
 
-class Scripted:
-    """An attempt that does what the test says."""
+class ScriptedAttempt:
+    """An attempt under the control of the test."""
 
     def __init__(self) -> None:
         self.over = False
@@ -44,16 +44,16 @@ class Scripted:
         self.over, self.error = True, error
 
 
-class Rig:
+class SupervisedJob:
     def __init__(self, restarts: int = 2, every: float | None = None) -> None:
         self.clock = ManualClock(100.0)
-        self.attempts: list[Scripted] = []
+        self.attempts: list[ScriptedAttempt] = []
         policy = Policy(restarts, Backoff(1.0, 60.0), every)
         self.unit = Unit("job", self._start, policy, self.clock, lambda: 1.0)
         self.unit.tick()
 
-    def _start(self) -> Scripted:
-        self.attempts.append(Scripted())
+    def _start(self) -> ScriptedAttempt:
+        self.attempts.append(ScriptedAttempt())
         return self.attempts[-1]
 
     def fail(self, error: BaseException | None = None) -> None:
@@ -65,83 +65,83 @@ class Rig:
         self.unit.tick()
 
 
-def test_each_failure_in_a_row_is_waited_for_longer() -> None:
-    rig = Rig()
-    rig.fail()
-    rig.wait(0.9)
-    assert len(rig.attempts) == 1
-    rig.wait(0.2)
-    assert len(rig.attempts) == 2
-    rig.fail()
-    rig.wait(1.9)
-    assert len(rig.attempts) == 2
-    rig.wait(0.2)
-    assert len(rig.attempts) == 3
+def test_pauses_between_consecutive_failures_grow() -> None:
+    job = SupervisedJob()
+    job.fail()
+    job.wait(0.9)
+    assert len(job.attempts) == 1
+    job.wait(0.2)
+    assert len(job.attempts) == 2
+    job.fail()
+    job.wait(1.9)
+    assert len(job.attempts) == 2
+    job.wait(0.2)
+    assert len(job.attempts) == 3
 
 
-def test_too_many_failures_in_a_row_end_it() -> None:
-    rig = Rig(restarts=1)
-    rig.fail()
-    rig.wait(1.1)
-    rig.fail(RuntimeError("still no"))
+def test_too_many_consecutive_failures_end_the_job() -> None:
+    job = SupervisedJob(restarts=1)
+    job.fail()
+    job.wait(1.1)
+    job.fail(RuntimeError("still no"))
 
-    assert (rig.unit.condition, rig.unit.exit_code, rig.unit.error) == (Condition.FAILED, 1, "still no")
-    assert rig.unit.restarts == 1
+    assert (job.unit.condition, job.unit.exit_code, job.unit.error) == (Condition.FAILED, 1, "still no")
+    assert job.unit.restarts == 1
 
 
-def test_a_batch_that_was_done_makes_the_failures_before_it_forgotten() -> None:
-    rig = Rig(restarts=1)
+def test_completed_batch_resets_the_failures() -> None:
+    job = SupervisedJob(restarts=1)
     for _ in range(5):
-        rig.fail()
-        rig.wait(1.1)
-        rig.attempts[-1].batches = len(rig.attempts)
-        rig.unit.tick()
+        job.fail()
+        job.wait(1.1)
+        job.attempts[-1].batches = len(job.attempts)
+        job.unit.tick()
 
-    assert rig.unit.condition is Condition.RUNNING
-    assert (rig.unit.restarts, rig.unit.error) == (5, "")
-
-
-def test_what_another_attempt_cannot_mend_is_given_up_at_once() -> None:
-    mistaken, lost = Rig(), Rig()
-    mistaken.fail(UserMistake("no such column"))
-    lost.fail(RuntimeError(SPARKS))
-
-    assert [rig.unit.condition for rig in (mistaken, lost)] == [Condition.FAILED] * 2
+    assert job.unit.condition is Condition.RUNNING
+    assert (job.unit.restarts, job.unit.error) == (5, "")
 
 
-def test_a_good_end_has_the_code_of_the_work() -> None:
-    rig = Rig()
-    rig.attempts[-1].over = True
-    rig.unit.tick()
+def test_permanent_error_is_not_retried() -> None:
+    invalid, lost = SupervisedJob(), SupervisedJob()
+    invalid.fail(UserMistake("no such column"))
+    lost.fail(RuntimeError(SPARK_ERROR))
 
-    assert (rig.unit.condition, rig.unit.exit_code) == (Condition.DONE, 3)
-
-
-def test_what_is_to_be_done_again_waits_for_its_time() -> None:
-    rig = Rig(every=10.0)
-    rig.attempts[-1].over = True
-    rig.unit.tick()
-    assert rig.unit.condition is Condition.WAITING
-    rig.wait(9.9)
-    assert len(rig.attempts) == 1
-    rig.wait(0.2)
-    assert len(rig.attempts) == 2
+    assert [job.unit.condition for job in (invalid, lost)] == [Condition.FAILED] * 2
 
 
-def test_stopping_ends_the_attempt_or_the_waiting() -> None:
-    running, waiting = Rig(), Rig()
+def test_finished_job_has_the_exit_code_of_its_attempt() -> None:
+    job = SupervisedJob()
+    job.attempts[-1].over = True
+    job.unit.tick()
+
+    assert (job.unit.condition, job.unit.exit_code) == (Condition.DONE, 3)
+
+
+def test_periodic_job_waits_for_its_interval() -> None:
+    job = SupervisedJob(every=10.0)
+    job.attempts[-1].over = True
+    job.unit.tick()
+    assert job.unit.condition is Condition.WAITING
+    job.wait(9.9)
+    assert len(job.attempts) == 1
+    job.wait(0.2)
+    assert len(job.attempts) == 2
+
+
+def test_stop_ends_the_attempt_or_the_pause() -> None:
+    running, waiting = SupervisedJob(), SupervisedJob()
     waiting.fail()
     running.unit.stop()
     waiting.unit.stop()
 
     assert running.attempts[-1].stopped
-    assert [rig.unit.condition for rig in (running, waiting)] == [Condition.STOPPED] * 2
+    assert [job.unit.condition for job in (running, waiting)] == [Condition.STOPPED] * 2
     waiting.wait(60.0)
     assert len(waiting.attempts) == 1
 
 
-def test_the_sentence_that_is_told_is_the_one_of_the_code_that_failed() -> None:
-    assert told(RuntimeError(SPARKS)) == (
+def test_summary_of_an_error_is_the_python_exception() -> None:
+    assert told(RuntimeError(SPARK_ERROR)) == (
         "ropewalk.pipeline.piece_reader.DataLoss: shard 3, epoch 'e': positions 4 to 9 are no longer in the journal."
     )
     assert told(RuntimeError("\n  first\nsecond")) == "first"

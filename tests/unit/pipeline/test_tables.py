@@ -1,4 +1,4 @@
-"""The tables that jobs keep: what a batch writes, what it leaves alone, and what tending them does."""
+"""Tables of jobs: rewriting rows, notes, compaction and damaged files."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -39,7 +39,7 @@ def values(tmp_path: Path) -> list[tuple[int, int]]:
     return sorted((int((row["minute"] - NOON).total_seconds() // 60), row["value"]) for row in rows)
 
 
-def test_a_batch_rewrites_the_minutes_it_touches_and_no_file_beside_them(table: JobTable, tmp_path: Path) -> None:
+def test_batch_rewrites_only_the_files_of_its_minutes(table: JobTable, tmp_path: Path) -> None:
     for batch in range(20):
         table.rewrite(batch, figures(batch, batch + 1, value=batch), "minute")
     assert values(tmp_path) == [(minute, minute) for minute in range(20)] + [(20, 19)]
@@ -50,7 +50,7 @@ def test_a_batch_rewrites_the_minutes_it_touches_and_no_file_beside_them(table: 
     assert len(left) == 1
 
 
-def test_a_note_is_found_by_the_next_batch_also_after_the_table_was_tended(table: JobTable, tmp_path: Path) -> None:
+def test_note_of_the_last_batch_survives_compaction(table: JobTable, tmp_path: Path) -> None:
     assert table.note() == ""
     table.rewrite(0, figures(0), "minute", note="one")
     table.rewrite(1, figures(1), "minute", note="two")
@@ -58,7 +58,7 @@ def test_a_note_is_found_by_the_next_batch_also_after_the_table_was_tended(table
     assert table.note() == "two"
 
 
-def test_tending_a_table_keeps_its_rows_and_leaves_few_files(table: JobTable, tmp_path: Path) -> None:
+def test_compaction_and_vacuum_keep_the_rows_in_one_file(table: JobTable, tmp_path: Path) -> None:
     for batch in range(10):
         table.rewrite(batch, figures(3 * batch, value=batch), "minute")
     [root] = job_tables(tmp_path)
@@ -69,7 +69,7 @@ def test_tending_a_table_keeps_its_rows_and_leaves_few_files(table: JobTable, tm
     assert len(list(Path(root).glob("date=*/*.parquet"))) == 1
 
 
-def test_a_table_of_another_query_is_refused(table: JobTable, tmp_path: Path) -> None:
+def test_table_of_another_query_is_rejected(table: JobTable, tmp_path: Path) -> None:
     table.append(0, figures(0))
     assert table.has(0)
     assert not table.has(1)
@@ -77,7 +77,7 @@ def test_a_table_of_another_query_is_refused(table: JobTable, tmp_path: Path) ->
         JobTable(str(tmp_path / "tables" / "rollup"), "another", ["date"]).has(0)
 
 
-def test_rows_of_a_changed_file_are_not_written_into_another_one(table: JobTable, tmp_path: Path) -> None:
+def test_rows_of_a_changed_file_are_not_copied(table: JobTable, tmp_path: Path) -> None:
     root = str(tmp_path / "tables" / "rollup")
     table.append(0, figures(-60))
     table.rewrite(1, figures(0, 10), "minute")

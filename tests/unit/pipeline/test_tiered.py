@@ -1,4 +1,4 @@
-"""The archive as Spark's tasks read it, while others compact and vacuum it."""
+"""Reads of the archive by Spark tasks during compaction and vacuum, and from damaged files."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,10 +12,10 @@ from ropewalk.pipeline.checked import DamagedFile
 from ropewalk.pipeline.tiered import ArchiveTable
 from tests.archive_writer import START, Scribe, flip_payload, message
 
-AT_ONCE = timedelta(0)
+NO_RETENTION = timedelta(0)
 
 
-def archived(root: Path, batches: int = 4, rows: int = 10) -> None:
+def write_archive(root: Path, batches: int = 4, rows: int = 10) -> None:
     scribe = Scribe(root, shards=1)
     for batch in range(batches):
         scribe.archive([message("a", batch * rows + n + 1, second=batch) for n in range(rows)])
@@ -25,31 +25,31 @@ def positions(tables: list[pa.Table]) -> list[int]:
     return [position for table in tables for position in table["position"].to_pylist()]
 
 
-def tend(root: Path) -> None:
+def compact_and_vacuum(root: Path) -> None:
     assert compact(str(root)).rows
-    assert vacuum(str(root), AT_ONCE)
+    assert vacuum(str(root), NO_RETENTION)
 
 
-def test_a_reader_goes_on_in_the_new_files_when_its_own_are_vacuumed(tmp_path: Path) -> None:
-    archived(tmp_path)
+def test_reader_continues_in_compacted_files(tmp_path: Path) -> None:
+    write_archive(tmp_path)
     reading = ArchiveTable(str(tmp_path)).rows(0, 3, 38)
 
-    begun = next(reading)
-    tend(tmp_path)
+    first = next(reading)
+    compact_and_vacuum(tmp_path)
 
-    assert positions([begun, *reading]) == list(range(3, 38))
+    assert positions([first, *reading]) == list(range(3, 38))
 
 
-def test_a_time_is_found_although_the_files_are_vacuumed_after_the_table_was_opened(tmp_path: Path) -> None:
-    archived(tmp_path)
+def test_first_since_reads_compacted_files_after_a_vacuum(tmp_path: Path) -> None:
+    write_archive(tmp_path)
     table = ArchiveTable(str(tmp_path))
-    tend(tmp_path)
+    compact_and_vacuum(tmp_path)
 
     assert table.first_since(0, round((START.timestamp() + 2) * 1000)) == 20
 
 
-def test_a_file_that_is_missing_from_the_table_as_it_is_now_is_an_error(tmp_path: Path) -> None:
-    archived(tmp_path)
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
+    write_archive(tmp_path)
     lost = min(tmp_path.rglob("*.parquet"), key=lambda path: path.name)
     table = ArchiveTable(str(tmp_path))
     lost.unlink()
@@ -69,10 +69,8 @@ def empty(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip_payload, cut, empty])
-def test_a_damaged_file_is_an_error_that_names_it_and_none_of_its_rows_is_read(
-    tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
-    archived(tmp_path)
+def test_damaged_file_is_named_and_none_of_its_rows_is_read(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    write_archive(tmp_path)
     [damaged] = tmp_path.rglob("query-1-*.parquet")
     damage(damaged)
     reading = ArchiveTable(str(tmp_path)).rows(0, 0, 40)
@@ -85,13 +83,13 @@ def test_a_damaged_file_is_an_error_that_names_it_and_none_of_its_rows_is_read(
 
 
 @pytest.mark.parametrize("damage", [flip_payload, cut, empty])
-def test_a_damaged_file_is_passed_over_where_that_is_asked_for(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    archived(tmp_path)
+def test_damaged_file_is_skipped_and_reported_if_requested(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    write_archive(tmp_path)
     [damaged] = tmp_path.rglob("query-1-*.parquet")
     damage(damaged)
-    told: list[DamagedFile] = []
+    reported: list[DamagedFile] = []
 
-    rows = list(ArchiveTable(str(tmp_path), told.append).rows(0, 0, 40))
+    rows = list(ArchiveTable(str(tmp_path), reported.append).rows(0, 0, 40))
 
     assert positions(rows) == [*range(10), *range(20, 40)]
-    assert [each.path for each in told] == [str(damaged.relative_to(tmp_path))]
+    assert [each.path for each in reported] == [str(damaged.relative_to(tmp_path))]

@@ -1,4 +1,4 @@
-"""The time of a row is found in the journal, in the archive below it, and of rows that are gone by those behind them."""
+"""The time of a row: from the journal, from the archive, or from the next row if it is gone."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,45 +11,46 @@ from ropewalk.pipeline.times import LAST, RowTimes
 from ropewalk.pipeline.wire import JournalRefused, Wire
 from tests.archive_writer import START, Scribe, message
 
-BEGAN = round(START.timestamp() * 1_000_000)
+START_MICROSECONDS = round(START.timestamp() * 1_000_000)
 
 
-class Told(Wire):
-    """A journal whose rows are a second apart; rows below `trimmed` are gone."""
+class FakeJournal(Wire):
+    """A journal with a row per second. Rows below `trimmed` are gone."""
 
     def __init__(self, trimmed: int = 0) -> None:
         super().__init__(Address("http://127.0.0.1:1"))
         self.trimmed = trimmed
-        self.questions = 0
+        self.requests = 0
 
     def read(self, shard: int, first: int, end: int, max_bytes: int = 0) -> pa.Table:
-        self.questions += 1
+        self.requests += 1
         if first < self.trimmed:
             raise JournalRefused(416, "gone")
         positions = range(first, end)
         stamps = pa.array(
-            [BEGAN + position % GENERATION_SIZE * 1_000_000 for position in positions], pa.timestamp("us", tz="UTC")
+            [START_MICROSECONDS + position % GENERATION_SIZE * 1_000_000 for position in positions],
+            pa.timestamp("us", tz="UTC"),
         )
         return pa.table({"position": pa.array(positions, pa.int64()), "timestamp": stamps})
 
 
 def seconds(times: RowTimes, *positions: int) -> list[float]:
-    return [(times.at(0, position) - BEGAN) / 1_000_000 for position in positions]
+    return [(times.at(0, position) - START_MICROSECONDS) / 1_000_000 for position in positions]
 
 
 def times(*own: ShardSpan, wire: Wire | None = None, archive: str = "") -> RowTimes:
     spans: Sequence[ShardSpan] = own
-    return RowTimes(wire or Told(), archive, {0: spans})
+    return RowTimes(wire or FakeJournal(), archive, {0: spans})
 
 
-def test_neighbours_are_asked_for_once() -> None:
-    wire = Told()
+def test_neighbouring_rows_are_read_once() -> None:
+    wire = FakeJournal()
 
     assert seconds(times(ShardSpan(0, "e", 0, 1000), wire=wire), 5, 6, 900, 5) == [5, 6, 900, 5]
-    assert wire.questions == 1
+    assert wire.requests == 1
 
 
-def test_a_row_that_is_gone_counts_with_the_next_one_that_is_there() -> None:
+def test_missing_row_has_the_time_of_the_next_row() -> None:
     found = times(
         ShardSpan(0, "e", 10, 20), ShardSpan(0, "e", 30, 40), ShardSpan(0, "new", GENERATION_SIZE + 50, GENERATION_SIZE + 60)
     )
@@ -58,11 +59,11 @@ def test_a_row_that_is_gone_counts_with_the_next_one_that_is_there() -> None:
     assert found.at(0, GENERATION_SIZE + 60) == LAST
 
 
-def test_a_row_that_retention_took_meanwhile_is_among_the_oldest() -> None:
-    assert times(ShardSpan(0, "e", 0, 20), wire=Told(trimmed=10)).at(0, 5) == 0
+def test_row_trimmed_meanwhile_has_time_0() -> None:
+    assert times(ShardSpan(0, "e", 0, 20), wire=FakeJournal(trimmed=10)).at(0, 5) == 0
 
 
-def test_below_the_journal_the_archive_knows(tmp_path: Path) -> None:
+def test_times_of_trimmed_rows_are_read_from_the_archive(tmp_path: Path) -> None:
     scribe = Scribe(tmp_path, shards=1)
     for batch in range(4):
         scribe.archive([message("a", batch * 10 + n + 1, second=batch) for n in range(10)])

@@ -1,4 +1,4 @@
-"""An app with a bit of everything, made anew for each test. `told` is what its handlers were called for."""
+"""An app that uses every feature of channels. `calls` records the calls of its handlers."""
 
 import asyncio
 from typing import Any
@@ -9,16 +9,17 @@ from ropewalk import ActionError, App, Channel, Connection, action
 class Rooms(App):
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[str] = []
+        self.calls: list[str] = []
+        self.waiting = asyncio.Event()
         self.gate = asyncio.Event()
 
 
 def rooms() -> Rooms:
     app = Rooms()
-    app.on_startup(lambda: app.told.append("startup"))
-    app.on_shutdown(lambda: app.told.append("shutdown"))
+    app.on_startup(lambda: app.calls.append("startup"))
+    app.on_shutdown(lambda: app.calls.append("shutdown"))
     app.on_connect(_connect)
-    app.on_disconnect(lambda connection: app.told.append(f"gone {connection.identity['name']}"))
+    app.on_disconnect(lambda connection: app.calls.append(f"disconnected {connection.identity['name']}"))
     app.channel("RoomChannel")(_room_channel(app))
     return app
 
@@ -33,30 +34,30 @@ async def _connect(connection: Connection) -> None:
 
 def _room_channel(app: Rooms) -> type[Channel]:
     class RoomChannel(Channel):
-        def _tell(self, what: str) -> None:
-            app.told.append(f"{what} {self.connection.identity['name']} {self.params['room']}")
+        def _record(self, call: str) -> None:
+            app.calls.append(f"{call} {self.connection.identity['name']} {self.params['room']}")
 
         async def subscribed(self) -> None:
-            self._tell("subscribed")
+            self._record("subscribed")
             match self.params["room"]:
                 case "full":
-                    self.transmit("no chair is left")
+                    self.transmit("no seat is left")
                     self.reject("full")
                 case "broken":
-                    raise KeyError("the room's plan")
+                    raise KeyError("missing room")
             open_to_all = self.params.get("open", True)
             self.stream_from(f"room/{self.params['room']}", whisper=open_to_all, presence=open_to_all)
 
         def unsubscribed(self) -> None:
-            self._tell("unsubscribed")
+            self._record("unsubscribed")
             if self.params.get("fragile"):
-                raise ValueError("cannot let go")
+                raise ValueError("cannot unsubscribe")
 
         async def restored(self) -> None:
-            self._tell("restored")
+            self._record("restored")
             self.transmit(f"welcome back after {self.state.get('said', 0)}")
             if self.params.get("fragile"):
-                raise ValueError("cannot go on")
+                raise ValueError("cannot restore")
 
         @action
         async def speak(self, data: dict[str, Any]) -> None:
@@ -70,22 +71,23 @@ def _room_channel(app: Rooms) -> type[Channel]:
             return {"sum": data["a"] + data["b"]}
 
         @action
-        def speak_from_a_thread(self, data: dict[str, Any]) -> None:
+        def speak_sync(self, data: dict[str, Any]) -> None:
             app.publish_sync(f"room/{self.params['room']}", data["text"])
 
         @action
         async def wait(self) -> None:
+            app.waiting.set()
             await app.gate.wait()
             self.transmit("waited")
 
         @action
-        async def promise(self) -> None:
-            async def keep() -> None:
+        async def publish_later(self) -> None:
+            async def publish() -> None:
                 await app.gate.wait()
-                await app.publish(f"room/{self.params['room']}", "kept")
+                await app.publish(f"room/{self.params['room']}", "published later")
 
-            self.connection.state["promise"] = True
-            _running.add(asyncio.create_task(keep()))
+            self.connection.state["later"] = True
+            _running.add(asyncio.create_task(publish()))
 
         @action
         async def move(self, data: dict[str, Any]) -> None:
@@ -98,12 +100,12 @@ def _room_channel(app: Rooms) -> type[Channel]:
             self.reject("not today")
 
         @action
-        async def quit(self) -> None:
+        async def close(self) -> None:
             self.disconnect()
 
         @action
         async def crash(self) -> None:
-            raise ZeroDivisionError("by hand")
+            raise ZeroDivisionError("crashed")
 
         @action
         def exit(self) -> None:

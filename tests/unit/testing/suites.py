@@ -1,4 +1,4 @@
-"""Runs a conformance suite without pytest's collection, to see which of its tests a fake fails."""
+"""Runs a conformance suite without pytest's collection, to find the tests that a fake fails."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -11,8 +11,8 @@ import pytest
 Suite = Callable[[], object]
 
 
-async def failing(suite: Suite, home: Path, *only: str) -> set[str]:
-    """The names of the tests that fail, of all or `only` of these. Each runs on a fresh instance, in a fresh directory."""
+async def failed_tests(suite: Suite, home: Path, *only: str) -> set[str]:
+    """Returns the names of the failed tests. Runs all or `only` these, each on a new instance and in a new directory."""
     number, found = count(), set()
     for name in only or [name for name in dir(suite) if name.startswith("test_")]:
         for arguments in _cases(getattr(suite, name)):
@@ -33,7 +33,7 @@ async def _run(test: Callable[..., Any], directory: Path, arguments: dict[str, o
 
 
 def _cases(test: Any) -> Iterator[dict[str, object]]:
-    """The arguments of each case, as the test's `parametrize` marks say."""
+    """The arguments of each case, from the `parametrize` marks of the test."""
     marks = [mark.args for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
     for chosen in product(*(values for _, values in marks)):
         arguments: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""The application's suite lets a right application pass, and finds out each wrong one."""
+"""The conformance suite for applications passes a correct one and detects each faulty one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,7 +23,7 @@ from ropewalk.ports import Application, Publisher
 from ropewalk.testing.application import RemoteApplicationConformance
 from ropewalk.testing.application_rig import ApplicationSetup
 from tests.conformance.applications.obedient_rpc import ObedientBackend
-from tests.unit.testing.suites import failing
+from tests.unit.testing.suites import failed_tests
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ MISSES = 2
 
 
 class DirectApplication:
-    """An application that is right: the obedient one, called in place, by so many at once."""
+    """A correct application: the scripted one, called directly, with limited concurrency."""
 
     def __init__(self, setup: ApplicationSetup) -> None:
         self.backend = ObedientBackend(setup.log)
@@ -68,7 +68,7 @@ class DirectApplication:
         self._active += 1
         try:
             if not wanted():
-                raise Unavailable("nobody waits for it")
+                raise Unavailable("no longer wanted")
             return await self._ask(ask)
         finally:
             self._active -= 1
@@ -104,7 +104,7 @@ class DirectApplication:
 class DirectSuite(RemoteApplicationConformance):
     kind: type[DirectApplication] = DirectApplication
     application: DirectApplication
-    guard = 0.5  # nothing here takes any time, except what never ends
+    guard = 0.5  # only a call that never ends takes any time
     short = 0.01
 
     @asynccontextmanager
@@ -119,7 +119,7 @@ class DirectSuite(RemoteApplicationConformance):
         self.application.reachable = True
 
 
-# --- wrong ones ------------------------------------------------------------------------------------------------------
+# --- faulty applications ------------------------------------------------------------------------------------------------------
 
 
 class LosesTheHeaders(DirectApplication):
@@ -127,7 +127,7 @@ class LosesTheHeaders(DirectApplication):
         return await super().connect(replace(context, headers={}), wanted)
 
 
-class RaisesForARefusal(DirectApplication):
+class RaisesForARejection(DirectApplication):
     async def connect(self, context: CallContext, wanted: Callable[[], bool]) -> ConnectResult:
         result = await super().connect(context, wanted)
         if not result.accepted:
@@ -135,7 +135,7 @@ class RaisesForARefusal(DirectApplication):
         return result
 
 
-class MakesCallsThatNobodyWants(DirectApplication):
+class MakesUnwantedCalls(DirectApplication):
     async def connect(self, context: CallContext, wanted: Callable[[], bool]) -> ConnectResult:
         return await super().connect(context, lambda: True)
 
@@ -156,7 +156,7 @@ class LosesDeletions(DirectApplication):
         return replace(result, own={key: value for key, value in result.own.items() if value})
 
 
-class SpeaksBackwards(DirectApplication):
+class ReversesTransmissions(DirectApplication):
     async def command(self, call: CommandCall) -> CommandResult:
         result = await super().command(call)
         return replace(result, transmissions=result.transmissions[::-1])
@@ -168,7 +168,7 @@ class SortsStreams(DirectApplication):
         return replace(result, streams=tuple(sorted(result.streams)))
 
 
-class SilentWhenRejecting(DirectApplication):
+class DropsTransmissionsOfRejections(DirectApplication):
     async def command(self, call: CommandCall) -> CommandResult:
         result = await super().command(call)
         return result if result.accepted else CommandResult(False)
@@ -182,29 +182,29 @@ class HidesFailures(DirectApplication):
             return CommandResult()
 
 
-class LetsEverythingThrough(DirectApplication):
+class PassesOnAllErrors(DirectApplication):
     async def command(self, call: CommandCall) -> CommandResult:
         return await self.backend.command(call)
 
 
-class AsksTwice(DirectApplication):
+class CallsTwice(DirectApplication):
     async def command(self, call: CommandCall) -> CommandResult:
         await super().command(call)
         return await super().command(call)
 
 
-class LeavesTwice(DirectApplication):
+class DisconnectsTwice(DirectApplication):
     async def disconnect(self, disconnect_call: DisconnectCall) -> None:
         await super().disconnect(disconnect_call)
         await super().disconnect(disconnect_call)
 
 
-class ForgetsRestores(DirectApplication):
+class IgnoresRestores(DirectApplication):
     async def restored(self, restore_call: RestoreCall) -> RestoreResult:
         return RestoreResult()
 
 
-class WaitsForEver(DirectApplication):
+class NeverTimesOut(DirectApplication):
     def __init__(self, setup: ApplicationSetup) -> None:
         super().__init__(replace(setup, timeout=1e6))
 
@@ -214,7 +214,7 @@ class OneAtATime(DirectApplication):
         super().__init__(replace(setup, concurrency=1))
 
 
-class CountsCallersWhoAreGone(DirectApplication):
+class CountsCancelledCalls(DirectApplication):
     async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
         try:
             return await super()._ask(ask)
@@ -223,21 +223,21 @@ class CountsCallersWhoAreGone(DirectApplication):
             raise
 
 
-class AnswersAfterItsStop(DirectApplication):
+class AnswersAfterStop(DirectApplication):
     async def stop(self) -> None: ...
 
 
-class FeelsWellAlways(DirectApplication):
+class AlwaysHealthy(DirectApplication):
     def health(self) -> str:
         return ""
 
 
-class FeelsWellWhileItIsClosed(DirectApplication):
+class HealthyWhenClosed(DirectApplication):
     def health(self) -> str:
         return super().health() if self._running else ""
 
 
-class CancelsItsCallers(DirectApplication):
+class CancelsCalls(DirectApplication):
     async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
         try:
             return await super()._ask(ask)
@@ -245,12 +245,12 @@ class CancelsItsCallers(DirectApplication):
             raise asyncio.CancelledError from None
 
 
-class HearsNothing(DirectApplication):
+class NeverAnswers(DirectApplication):
     async def command(self, call: CommandCall) -> CommandResult:
         return await asyncio.Future()
 
 
-class BlamesTheApplicationThatIsAway(DirectApplication):
+class ReportsOutageAsApplicationError(DirectApplication):
     async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
         if not self.reachable:
             raise ApplicationError("away")
@@ -258,68 +258,69 @@ class BlamesTheApplicationThatIsAway(DirectApplication):
 
 
 AWAY = "test_unreachable_application_is_unavailable_until_it_returns"
-WRONG = {
+FAULTY = {
     LosesTheHeaders: "test_connect_call_has_the_url_and_the_headers",
-    RaisesForARefusal: "test_refused_client_is_not_an_error",
-    MakesCallsThatNobodyWants: "test_unwanted_connect_is_not_called",
+    RaisesForARejection: "test_refused_client_is_not_an_error",
+    MakesUnwantedCalls: "test_unwanted_connect_is_not_called",
     LosesTheSession: "test_concurrent_sessions_are_kept_apart",
     LosesTheState: "test_state_accumulates_over_calls",
     LosesDeletions: "test_state_accumulates_over_calls",
-    SpeaksBackwards: "test_subscription_has_its_streams_and_transmissions_in_order",
+    ReversesTransmissions: "test_subscription_has_its_streams_and_transmissions_in_order",
     SortsStreams: "test_subscription_has_its_streams_and_transmissions_in_order",
-    SilentWhenRejecting: "test_rejected_subscription_has_transmissions_and_no_streams",
+    DropsTransmissionsOfRejections: "test_rejected_subscription_has_transmissions_and_no_streams",
     HidesFailures: "test_failed_action_does_not_affect_other_calls",
-    LetsEverythingThrough: "test_hostile_input_fails_its_own_call_at_most",
-    AsksTwice: "test_commands_are_called_once_in_order",
-    LeavesTwice: "test_disconnect_call_has_all_state",
-    ForgetsRestores: "test_restored_call_has_the_state_of_all_subscriptions",
-    WaitsForEver: "test_unanswered_calls_time_out",
+    PassesOnAllErrors: "test_hostile_input_fails_its_own_call_at_most",
+    CallsTwice: "test_commands_are_called_once_in_order",
+    DisconnectsTwice: "test_disconnect_call_has_all_state",
+    IgnoresRestores: "test_restored_call_has_the_state_of_all_subscriptions",
+    NeverTimesOut: "test_unanswered_calls_time_out",
     OneAtATime: "test_unanswered_call_does_not_block_others",
-    CountsCallersWhoAreGone: "test_cancelled_calls_leave_no_active_call",
-    AnswersAfterItsStop: "test_application_is_unavailable_before_start_and_after_stop",
-    FeelsWellAlways: AWAY,
-    FeelsWellWhileItIsClosed: "test_application_is_unavailable_before_start_and_after_stop",
-    BlamesTheApplicationThatIsAway: AWAY,
+    CountsCancelledCalls: "test_cancelled_calls_leave_no_active_call",
+    AnswersAfterStop: "test_application_is_unavailable_before_start_and_after_stop",
+    AlwaysHealthy: AWAY,
+    HealthyWhenClosed: "test_application_is_unavailable_before_start_and_after_stop",
+    ReportsOutageAsApplicationError: AWAY,
 }
 
 
-async def test_a_right_application_fails_nothing(tmp_path: Path) -> None:
-    class Patient(DirectSuite):
+async def test_correct_application_passes_all_tests(tmp_path: Path) -> None:
+    class PatientSuite(DirectSuite):
         guard = 60.0
 
-    assert await failing(Patient, tmp_path) == set()
+    assert await failed_tests(PatientSuite, tmp_path) == set()
 
 
-@pytest.mark.parametrize(("kind", "test"), WRONG.items(), ids=lambda each: getattr(each, "__name__", ""))
-async def test_a_wrong_application_is_found_out(kind: type[DirectApplication], test: str, tmp_path: Path) -> None:
-    class Wrong(DirectSuite):
+@pytest.mark.parametrize(("kind", "test"), FAULTY.items(), ids=lambda each: getattr(each, "__name__", ""))
+async def test_faulty_application_fails_its_test(kind: type[DirectApplication], test: str, tmp_path: Path) -> None:
+    class FaultySuite(DirectSuite):
         pass
 
-    Wrong.kind = kind
-    assert await failing(Wrong, tmp_path, test) == {test}
+    FaultySuite.kind = kind
+    assert await failed_tests(FaultySuite, tmp_path, test) == {test}
 
 
 @pytest.mark.parametrize(
-    ("kind", "test", "words"),
+    ("kind", "test", "message"),
     [
         (LosesTheHeaders, "test_connect_call_has_the_url_and_the_headers", "did the URL and the headers reach it"),
-        (CancelsItsCallers, "test_pending_call_ends_at_stop", "the call was cancelled"),
+        (CancelsCalls, "test_pending_call_ends_at_stop", "the call was cancelled"),
         (
-            HearsNothing,
+            NeverAnswers,
             "test_cancelled_calls_leave_no_active_call",
-            "not finished after 0.5 seconds; it waits until the application receives subscribe of the session s-0",
+            "not finished after 3 seconds; it waits until the application receives subscribe of the session s-0",
         ),
         (
-            FeelsWellWhileItIsClosed,
+            HealthyWhenClosed,
             "test_application_is_unavailable_before_start_and_after_stop",
             "reported as healthy before its start",
         ),
     ],
 )
-async def test_a_failure_says_in_words_what_is_wrong(
-    kind: type[DirectApplication], test: str, words: str, tmp_path: Path
+async def test_failure_message_explains_the_fault(
+    kind: type[DirectApplication], test: str, message: str, tmp_path: Path
 ) -> None:
     suite = DirectSuite()
     suite.kind = kind
-    with pytest.raises(AssertionError, match=words):
+    suite.guard = 3.0 if kind is NeverAnswers else 60.0
+    with pytest.raises(AssertionError, match=message):
         await getattr(suite, test)(tmp_path)

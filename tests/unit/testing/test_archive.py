@@ -1,4 +1,4 @@
-"""The archive's suite lets a right archive pass, and finds out each wrong one."""
+"""The conformance suite for archives passes a correct one and detects each faulty one."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -12,11 +12,11 @@ from ropewalk.model.history import ColdPiece
 from ropewalk.model.messages import Registered
 from ropewalk.ports import Archive
 from ropewalk.testing.archive import ArchiveConformance
-from tests.unit.testing.suites import failing
+from tests.unit.testing.suites import failed_tests
 
 
 class Store:
-    """What was stored, and whether it can be read."""
+    """Stored messages, and whether they can be read."""
 
     def __init__(self) -> None:
         self.messages: list[Registered] = []
@@ -24,7 +24,7 @@ class Store:
 
 
 class ListArchive:
-    """An archive that is right: a list that is searched from end to end."""
+    """A correct archive: a list with a linear search."""
 
     def __init__(self, stored: Store) -> None:
         self._store = stored
@@ -80,21 +80,21 @@ class ListSuite(ArchiveConformance):
         self.stored.readable = True
 
 
-# --- wrong ones ------------------------------------------------------------------------------------------------------
+# --- faulty archives ------------------------------------------------------------------------------------------------------
 
 
-class ForgetsTheEpoch(ListArchive):
+class IgnoresEpochs(ListArchive):
     def _of(self, stream: str, epoch: str) -> Iterator[Registered]:
         return (each for each in self._store.messages if each.stream == stream)
 
 
-class FoldsNames(ListArchive):
+class IgnoresCase(ListArchive):
     def _of(self, stream: str, epoch: str) -> Iterator[Registered]:
         named = (each for each in self._store.messages if each.stream.lower() == stream.lower())
         return (each for each in named if each.epoch == epoch)
 
 
-class Repeats(ListArchive):
+class RepeatsDuplicates(ListArchive):
     def _once(self, messages: Sequence[Registered]) -> list[Registered]:
         return sorted(messages, key=lambda each: each.offset)
 
@@ -104,52 +104,52 @@ class NewestFirst(ListArchive):
         return super()._once(messages)[::-1]
 
 
-class AsItWasStored(ListArchive):
+class KeepsStoredOrder(ListArchive):
     def _once(self, messages: Sequence[Registered]) -> list[Registered]:
         return list({each.offset: each for each in messages}.values())
 
 
-class EndsTooEarly(ListArchive):
+class ExcludesTheLastOffset(ListArchive):
     async def read(
         self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
     ) -> ColdPiece:
         return await super().read(stream, partition_key, epoch, first, last - 1, limit, since)
 
 
-class KnowsNoLimit(ListArchive):
+class IgnoresTheLimit(ListArchive):
     async def read(
         self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
     ) -> ColdPiece:
         return await super().read(stream, partition_key, epoch, first, last, 10**9, since)
 
 
-class HidesThatThereIsMore(ListArchive):
+class NeverReportsMore(ListArchive):
     async def read(
         self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
     ) -> ColdPiece:
         return ColdPiece((await super().read(stream, partition_key, epoch, first, last, limit, since)).messages)
 
 
-class KnowsNoTime(ListArchive):
+class IgnoresSince(ListArchive):
     async def read(
         self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
     ) -> ColdPiece:
         return await super().read(stream, partition_key, epoch, first, last, limit)
 
 
-class LeavesOutTheMomentItself(ListArchive):
+class ExcludesSinceItself(ListArchive):
     async def read(
         self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
     ) -> ColdPiece:
         return await super().read(stream, partition_key, epoch, first, last, limit, since + 1e-6)
 
 
-class TakesDamageForNothing(ListArchive):
+class ReadsDamageAsEmpty(ListArchive):
     def _read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float) -> ColdPiece:
         return super()._read(stream, epoch, first, last, limit, since) if self._store.readable else ColdPiece()
 
 
-class RaisesWhatItsLibraryRaises(ListArchive):
+class RaisesLibraryErrors(ListArchive):
     def _read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float) -> ColdPiece:
         if not self._store.readable:
             raise OSError("damaged")
@@ -165,11 +165,11 @@ class BlocksTheLoop(ListArchive):
         return self._read(stream, epoch, first, last, limit, since)
 
 
-class GoesOnAfterItsStop(ListArchive):
+class ReadsAfterStop(ListArchive):
     async def stop(self) -> None: ...
 
 
-class CancelsItsReaders(ListArchive):
+class CancelsReads(ListArchive):
     async def read(
         self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
     ) -> ColdPiece:
@@ -179,39 +179,39 @@ class CancelsItsReaders(ListArchive):
         return piece
 
 
-class HasGaugesOfTheBackend(ListArchive):
+class UsesGaugesOfTheBackend(ListArchive):
     def gauges(self) -> dict[str, float]:
         return {"archive_reads_waiting": 0.0, "streams": 1.0}
 
 
-WRONG = {
-    ForgetsTheEpoch: "test_epochs_of_a_stream_are_kept_apart",
-    FoldsNames: "test_unusual_stream_names_are_kept_apart",
-    Repeats: "test_message_stored_twice_is_returned_once",
+FAULTY = {
+    IgnoresEpochs: "test_epochs_of_a_stream_are_kept_apart",
+    IgnoresCase: "test_unusual_stream_names_are_kept_apart",
+    RepeatsDuplicates: "test_message_stored_twice_is_returned_once",
     NewestFirst: "test_streams_of_one_batch_are_returned_separately_in_order",
-    AsItWasStored: "test_messages_stored_out_of_order_are_sorted_by_offset",
-    EndsTooEarly: "test_range_is_exact_at_both_ends",
-    KnowsNoLimit: "test_limited_read_reports_more",
-    HidesThatThereIsMore: "test_consecutive_reads_return_the_complete_range",
-    KnowsNoTime: "test_since_omits_only_older_messages",
-    LeavesOutTheMomentItself: "test_since_includes_a_message_of_that_moment",
-    TakesDamageForNothing: "test_unreadable_archive_is_unavailable_until_it_is_repaired",
-    RaisesWhatItsLibraryRaises: "test_archive_damaged_after_a_read_returns_no_wrong_messages",
+    KeepsStoredOrder: "test_messages_stored_out_of_order_are_sorted_by_offset",
+    ExcludesTheLastOffset: "test_range_is_exact_at_both_ends",
+    IgnoresTheLimit: "test_limited_read_reports_more",
+    NeverReportsMore: "test_consecutive_reads_return_the_complete_range",
+    IgnoresSince: "test_since_omits_only_older_messages",
+    ExcludesSinceItself: "test_since_includes_a_message_of_that_moment",
+    ReadsDamageAsEmpty: "test_unreadable_archive_is_unavailable_until_it_is_repaired",
+    RaisesLibraryErrors: "test_archive_damaged_after_a_read_returns_no_wrong_messages",
     BlocksTheLoop: "test_read_does_not_block_the_event_loop",
-    GoesOnAfterItsStop: "test_stopped_archive_is_unavailable",
-    CancelsItsReaders: "test_pending_reads_at_stop_succeed_or_are_unavailable",
-    HasGaugesOfTheBackend: "test_gauges_have_the_prefix_of_the_archive",
+    ReadsAfterStop: "test_stopped_archive_is_unavailable",
+    CancelsReads: "test_pending_reads_at_stop_succeed_or_are_unavailable",
+    UsesGaugesOfTheBackend: "test_gauges_have_the_prefix_of_the_archive",
 }
 
 
-async def test_a_right_archive_fails_nothing(tmp_path: Path) -> None:
-    assert await failing(ListSuite, tmp_path) == set()
+async def test_correct_archive_passes_all_tests(tmp_path: Path) -> None:
+    assert await failed_tests(ListSuite, tmp_path) == set()
 
 
-@pytest.mark.parametrize(("kind", "test"), WRONG.items(), ids=lambda each: getattr(each, "__name__", ""))
-async def test_a_wrong_archive_is_found_out(kind: type[ListArchive], test: str, tmp_path: Path) -> None:
-    class Wrong(ListSuite):
+@pytest.mark.parametrize(("kind", "test"), FAULTY.items(), ids=lambda each: getattr(each, "__name__", ""))
+async def test_faulty_archive_fails_its_test(kind: type[ListArchive], test: str, tmp_path: Path) -> None:
+    class FaultySuite(ListSuite):
         pass
 
-    Wrong.kind = kind
-    assert await failing(Wrong, tmp_path, test) == {test}
+    FaultySuite.kind = kind
+    assert await failed_tests(FaultySuite, tmp_path, test) == {test}

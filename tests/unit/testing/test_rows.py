@@ -1,4 +1,4 @@
-"""The suite for readers of rows lets a right reader pass, and finds out each wrong one."""
+"""The conformance suite for row readers passes a correct one and detects each faulty one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +10,11 @@ from ropewalk.model.errors import MalformedPublication
 from ropewalk.model.messages import SERVER_TYPES, Publication
 from ropewalk.ports import RowReader
 from ropewalk.testing.rows import RowReaderConformance
-from tests.unit.testing.suites import failing
+from tests.unit.testing.suites import failed_tests
 
 
 class JsonRows:
-    """A reader that is right: a body is a JSON array of publications."""
+    """A correct reader: a body is a JSON array of publications."""
 
     def __init__(self, body: bytes) -> None:
         try:
@@ -48,22 +48,22 @@ class JsonSuite(RowReaderConformance):
         return msgspec.json.encode(rows)
 
 
-class RaisesWhatItsLibraryRaises(JsonRows):
+class RaisesLibraryErrors(JsonRows):
     def __init__(self, body: bytes) -> None:
         self._rows = msgspec.json.decode(body, type=list[Publication])
 
 
-class CountsFromThePart(JsonRows):
+class CountsFromTheSlice(JsonRows):
     def publications(self, start: int, count: int) -> list[Publication]:
         return [self._checked(row, place) for place, row in enumerate(self._rows[start : start + count])]
 
 
-class TakesEverything(JsonRows):
+class AcceptsEverything(JsonRows):
     def _checked(self, row: Publication, index: int) -> Publication:
         return row
 
 
-class CanBeReadOnce(JsonRows):
+class ReadsOnlyOnce(JsonRows):
     def publications(self, start: int, count: int) -> list[Publication]:
         found, self._rows = self._rows[:count], self._rows[count:]
         return found
@@ -74,23 +74,23 @@ class LosesTheSequence(JsonRows):
         return msgspec.structs.replace(super()._checked(row, index), sequence=0)
 
 
-WRONG = {
-    RaisesWhatItsLibraryRaises: "test_malformed_body_is_rejected",
-    CountsFromThePart: "test_invalid_row_is_reported_with_its_index",
-    TakesEverything: "test_invalid_row_is_reported_with_its_index",
-    CanBeReadOnce: "test_rows_can_be_read_in_parts_and_again",
+FAULTY = {
+    RaisesLibraryErrors: "test_malformed_body_is_rejected",
+    CountsFromTheSlice: "test_invalid_row_is_reported_with_its_index",
+    AcceptsEverything: "test_invalid_row_is_reported_with_its_index",
+    ReadsOnlyOnce: "test_rows_can_be_read_in_parts_and_again",
     LosesTheSequence: "test_rows_are_read_in_order",
 }
 
 
-async def test_a_right_reader_fails_nothing(tmp_path: Path) -> None:
-    assert await failing(JsonSuite, tmp_path) == set()
+async def test_correct_reader_passes_all_tests(tmp_path: Path) -> None:
+    assert await failed_tests(JsonSuite, tmp_path) == set()
 
 
-@pytest.mark.parametrize(("kind", "test"), WRONG.items(), ids=lambda each: getattr(each, "__name__", ""))
-async def test_a_wrong_reader_is_found_out(kind: type[JsonRows], test: str, tmp_path: Path) -> None:
-    class Wrong(JsonSuite):
+@pytest.mark.parametrize(("kind", "test"), FAULTY.items(), ids=lambda each: getattr(each, "__name__", ""))
+async def test_faulty_reader_fails_its_test(kind: type[JsonRows], test: str, tmp_path: Path) -> None:
+    class FaultySuite(JsonSuite):
         pass
 
-    Wrong.kind = kind
-    assert await failing(Wrong, tmp_path, test) == {test}
+    FaultySuite.kind = kind
+    assert await failed_tests(FaultySuite, tmp_path, test) == {test}

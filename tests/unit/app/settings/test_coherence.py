@@ -1,4 +1,4 @@
-"""What a server must have before it listens."""
+"""Checks of the settings as a whole before a server starts."""
 
 from pathlib import Path
 
@@ -13,9 +13,8 @@ RING = ["--secret", "s", "--ring", "a=10.0.0.1:8080,b=10.0.0.2:8080"]
 BAD_NODES = ("a", "a=h", "a=:1", "a=h:0", "a=h:70000", "a=h:x", "=h:1", "a b=h:1", "a=http://h:1")
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
+def test_valid_settings_can_start(subtests: pytest.Subtests) -> None:
+    cases: list[list[str]] = [
         ["--secret", "s"],
         ["--jwt_secret", "s"],
         ["--noauth"],
@@ -48,15 +47,14 @@ BAD_NODES = ("a", "a=h", "a=:1", "a=h:0", "a=h:70000", "a=h:x", "=h:1", "a b=h:1
         ["--secret", "s", "--ring", "redis", "--host", "10.0.0.1"],
         ["--secret", "s", "--ring", "redis", "--host", "::1", "--node_id", "a"],
         ["--secret", "s", "--ring", "nats", "--host", "0.0.0.0", "--ring_address", "a.local:8080", "--ring_node", "a"],
-    ],
-)
-def test_these_may_start(argv: list[str]) -> None:
-    require_startable(load(argv, {}))
+    ]
+    for argv in cases:
+        with subtests.test(argv=argv):
+            require_startable(load(argv, {}))
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
+def test_invalid_settings_are_rejected_with_a_hint(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], str]] = [
         ([], "--secret SECRET"),
         ([*RING, "--ring_node", "d"], "--ring_node is d, and --ring has no such node, only a, b"),
         ([*RING, "--node_id", "d"], "--node_id is d"),
@@ -126,14 +124,13 @@ def test_these_may_start(argv: list[str]) -> None:
         (["--secret", "s", "--cable_ready", "--streams_secret", "none"], "--cable_ready needs the secret"),
         (["--noauth", "--rpc_max_call_recv_size", "2GiB"], "--rpc_max_call_recv_size may be 2147483647 bytes"),
         (["--noauth", "--data_dir", "d", "--archive_dir", __file__], "--archive_dir wants a directory"),
-    ],
-)
-def test_these_are_refused_and_told_what_to_set(argv: list[str], message: str) -> None:
-    with pytest.raises(UserMistake, match=message):
-        require_startable(load(argv, {}))
+    ]
+    for argv, message in cases:
+        with subtests.test(argv=argv), pytest.raises(UserMistake, match=message):
+            require_startable(load(argv, {}))
 
 
-def test_every_endpoint_is_at_a_path_that_the_check_knows(tmp_path: Path) -> None:
+def test_path_conflict_check_covers_every_endpoint(tmp_path: Path) -> None:
     settings = load(["--demo", "--data_dir", str(tmp_path)], {})
     chosen = {path for _, path in chosen_paths(settings)}
     roots = tuple(root for _, root in taken_roots(settings))
@@ -141,6 +138,6 @@ def test_every_endpoint_is_at_a_path_that_the_check_knows(tmp_path: Path) -> Non
     parts = build(settings)
     found = {route.path for route in http_routes(settings, parts, shared_port_of(settings, parts), parts.inspector)}
 
-    # The demo's way from / to its page gives way to whoever wants / for itself.
+    # The demo's redirect from / yields to an endpoint configured at /.
     assert {path for path in found if not path.startswith(roots)} - {"/"} <= chosen
     assert {root for root in roots if not any(path.startswith(root) for path in found)} == set()

@@ -1,4 +1,4 @@
-"""Settings: from flags, environment and file to one object, and who wins."""
+"""Settings from flags, environment, file, presets and modes, and their precedence."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.app.settings import Settings, SettingsCopy, load, preset_choices
-from ropewalk.app.settings.declarations import Setting, declared_in
+from ropewalk.app.settings.declarations import declared_in
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS
 from ropewalk.app.settings.values import COUNT, DURATION, MILLISECONDS, SIZE
 from ropewalk.model.errors import UserMistake
@@ -14,9 +14,9 @@ from ropewalk.model.rules import SlowPolicy, StreamRule
 
 NUMBERS = (COUNT, DURATION, MILLISECONDS, SIZE)
 PLAIN_ZERO = {
-    *("presence_ttl", "resume_patience", "dedup_ttl", "dedup_limit", "archive_refresh"),  # nothing is kept or waited for
+    *("presence_ttl", "resume_patience", "dedup_ttl", "dedup_limit", "archive_refresh"),  # 0 switches it off
     *("shutdown_delay", "shutdown_spread", "shutdown_timeout"),
-    "journal_shards",  # refused with its upper bound
+    "journal_shards",  # checked together with its upper bound
 }
 
 
@@ -25,7 +25,7 @@ def from_toml(text: str, directory: Path) -> Settings:
     return load([], {}, directory)
 
 
-def test_without_anything_written_every_setting_has_its_default(tmp_path: Path) -> None:
+def test_defaults_apply_without_any_source(tmp_path: Path) -> None:
     settings = load([], {}, tmp_path)
 
     assert settings.server.port == 8080
@@ -34,11 +34,11 @@ def test_without_anything_written_every_setting_has_its_default(tmp_path: Path) 
     assert set(settings.origins.values()) == {"default"}
 
 
-def test_a_setting_has_one_name_in_all_sections() -> None:
+def test_setting_names_are_unique_across_sections() -> None:
     assert len(SETTINGS) == sum(len(list(declared_in(section, holder))) for section, holder in SECTIONS.items())
 
 
-def test_every_setting_can_be_written_as_flag_variable_and_key(tmp_path: Path) -> None:
+def test_every_setting_can_be_given_as_flag_and_variable(tmp_path: Path) -> None:
     for setting in SETTINGS.values():
         shown = setting.declared.kind.show(setting.default)
         expected = getattr(getattr(Settings(), setting.section), setting.name)
@@ -50,33 +50,34 @@ def test_every_setting_can_be_written_as_flag_variable_and_key(tmp_path: Path) -
             assert by_variable.origins[setting.name] == f"variable ROPEWALK_{setting.name.upper()}"
 
 
-@pytest.mark.parametrize(
-    ("written", "winner", "origin"),
-    [
+def test_source_with_the_highest_precedence_wins(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[tuple[str, ...], int, str]] = [
         ((), 8080, "default"),
         (("file",), 1, "file"),
         (("file", "PORT"), 2, "variable PORT"),
         (("file", "PORT", "ANYCABLE_PORT"), 3, "variable ANYCABLE_PORT"),
         (("file", "PORT", "ANYCABLE_PORT", "ROPEWALK_PORT"), 4, "variable ROPEWALK_PORT"),
         (("file", "PORT", "ANYCABLE_PORT", "ROPEWALK_PORT", "flag"), 5, "flag --port"),
-    ],
-)
-def test_the_stronger_source_wins(written: tuple[str, ...], winner: int, origin: str, tmp_path: Path) -> None:
-    environ = {"PORT": "2", "ANYCABLE_PORT": "3", "ROPEWALK_PORT": "4"}
-    if "file" in written:
-        (tmp_path / "ropewalk.toml").write_text("[server]\nport = 1\n")
+    ]
+    for written, winner, origin in cases:
+        with subtests.test(written=written):
+            environ = {"PORT": "2", "ANYCABLE_PORT": "3", "ROPEWALK_PORT": "4"}
+            if "file" in written:
+                (tmp_path / "ropewalk.toml").write_text("[server]\nport = 1\n")
 
-    settings = load(["--port", "5"] if "flag" in written else [], {k: v for k, v in environ.items() if k in written}, tmp_path)
+            settings = load(
+                ["--port", "5"] if "flag" in written else [], {k: v for k, v in environ.items() if k in written}, tmp_path
+            )
 
-    assert settings.server.port == winner
-    assert settings.origins["port"].startswith(origin)
+            assert settings.server.port == winner
+            assert settings.origins["port"].startswith(origin)
 
 
-def test_dash_and_underscore_are_one_in_flags(tmp_path: Path) -> None:
+def test_flags_accept_dashes_and_underscores(tmp_path: Path) -> None:
     assert load(["--history-limit", "7"], {}, tmp_path) == load(["--history_limit=7"], {}, tmp_path)
 
 
-def test_a_bare_switch_is_on_and_takes_no_value_from_the_next_flag(tmp_path: Path) -> None:
+def test_switch_without_a_value_is_on(tmp_path: Path) -> None:
     settings = load(["--noauth", "--streams_presence=false", "--port", "0"], {}, tmp_path)
 
     assert settings.auth.noauth
@@ -84,13 +85,12 @@ def test_a_bare_switch_is_on_and_takes_no_value_from_the_next_flag(tmp_path: Pat
     assert settings.server.port == 0
 
 
-def test_of_a_repeated_flag_the_last_wins(tmp_path: Path) -> None:
+def test_last_of_repeated_flags_wins(tmp_path: Path) -> None:
     assert load(["--port", "1", "--port", "2"], {}, tmp_path).server.port == 2
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
+def test_invalid_flag_is_rejected_with_a_hint(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["--histroy_limit", "3"], "unknown flag --histroy_limit; did you mean --history_limit?"),
         (["--zzzzzz"], "unknown flag --zzzzzz"),
         (["port"], "unexpected argument 'port'"),
@@ -103,51 +103,55 @@ def test_of_a_repeated_flag_the_last_wins(tmp_path: Path) -> None:
         (["--app_timeout", "0ms"], "flag --app_timeout wants more than 0"),
         (["--presets", "fly"], "flag --presets knows broker, not 'fly'"),
         (["--config_path", "nowhere.toml"], "cannot read .*nowhere.toml: No such file"),
-    ],
-)
-def test_a_wrong_flag_is_a_mistake_that_says_how_to_mend_it(argv: list[str], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserMistake, match=message.replace("?", r"\?")):
-        load(argv, {}, tmp_path)
+    ]
+    for argv, message in cases:
+        with subtests.test(argv=argv), pytest.raises(UserMistake, match=message.replace("?", r"\?")):
+            load(argv, {}, tmp_path)
 
 
-@pytest.mark.parametrize("setting", [each for each in SETTINGS.values() if each.declared.positive], ids=lambda each: each.name)
-def test_what_would_make_a_server_useless_at_0_is_refused_from_every_source(setting: Setting, tmp_path: Path) -> None:
-    (tmp_path / "ropewalk.toml").write_text(f"[{setting.section}]\n{setting.name} = 0\n")
-    for argv, environ in (
-        ([f"--{setting.name}=0", "--config_path="], {}),
-        (["--config_path="], {setting.variables[-1]: "0"}),
-        ([], {}),
-    ):
-        with pytest.raises(UserMistake, match=f"{setting.name}|{setting.name.upper()} wants more than 0"):
-            load(argv, environ, tmp_path)
+def test_zero_is_rejected_from_every_source_for_positive_settings(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for setting in (each for each in SETTINGS.values() if each.declared.positive):
+        (tmp_path / "ropewalk.toml").write_text(f"[{setting.section}]\n{setting.name} = 0\n")
+        sources: list[tuple[list[str], dict[str, str]]] = [
+            ([f"--{setting.name}=0", "--config_path="], {}),
+            (["--config_path="], {setting.variables[-1]: "0"}),
+            ([], {}),
+        ]
+        for argv, environ in sources:
+            message = f"({setting.name}|{setting.name.upper()}) wants more than 0"
+            with subtests.test(setting=setting.name, argv=argv), pytest.raises(UserMistake, match=message):
+                load(argv, environ, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "setting", [each for each in SETTINGS.values() if each.declared.kind in NUMBERS], ids=lambda each: each.name
-)
-def test_a_setting_that_may_be_0_says_what_that_means_or_means_nothing_special(setting: Setting) -> None:
-    told = setting.declared.positive or re.search(r"\b0\b", setting.declared.help) or setting.name in PLAIN_ZERO
+def test_meaning_of_zero_is_documented() -> None:
+    undocumented = [
+        setting.name
+        for setting in SETTINGS.values()
+        if setting.declared.kind in NUMBERS
+        and not setting.declared.positive
+        and not re.search(r"\b0\b", setting.declared.help)
+        and setting.name not in PLAIN_ZERO
+    ]
+    assert undocumented == [], "declare it with positive=True, or explain 0 in its help"
 
-    assert told, "declare it with positive=True, or say in its help what 0 means"
 
-
-def test_a_wrong_variable_is_named() -> None:
+def test_invalid_variable_is_named() -> None:
     with pytest.raises(UserMistake, match="variable ANYCABLE_PORT wants"):
         load([], {"ANYCABLE_PORT": "tcp://10.0.0.1:80"})
 
 
-def test_an_empty_variable_is_no_number_but_an_empty_text(tmp_path: Path) -> None:
+def test_empty_variable_is_an_empty_text_but_not_a_number(tmp_path: Path) -> None:
     settings = load([], {"ROPEWALK_PORT": "", "ROPEWALK_METRICS_HTTP": ""}, tmp_path)
 
     assert settings.server.port == 8080
     assert settings.operations.metrics_http == ""
 
 
-def test_variables_that_are_no_settings_are_let_be(tmp_path: Path) -> None:
+def test_unknown_variables_are_ignored(tmp_path: Path) -> None:
     assert load([], {"ROPEWALK_SERVICE_HOST": "10.0.0.1"}, tmp_path) == load([], {}, tmp_path)
 
 
-def test_the_file_has_sections_and_rules_for_streams(tmp_path: Path) -> None:
+def test_file_has_sections_and_stream_rules(tmp_path: Path) -> None:
     settings = from_toml(
         """
         [broker]
@@ -172,9 +176,8 @@ def test_the_file_has_sections_and_rules_for_streams(tmp_path: Path) -> None:
     assert settings.origins["history_limit"] == settings.origins["streams"] == f"file {tmp_path / 'ropewalk.toml'}"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_invalid_file_is_rejected_with_a_hint(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [
         ("[broker]\nhistory_limt = 1", r"unknown key history_limt in \[broker\]; did you mean history_limit\?"),
         ("[server]\nhistory_limit = 1", r"history_limit belongs in the section \[broker\], not in \[server\]"),
         ("history_limit = 1", r"history_limit belongs in the section \[broker\]"),
@@ -189,14 +192,13 @@ def test_the_file_has_sections_and_rules_for_streams(tmp_path: Path) -> None:
         ("[[streams]]\npattern = 'x'\n[[streams]]\npattern = 'x'", r"\[\[streams\]\] 2: an earlier rule has the pattern 'x'"),
         ("[limits]\nmax_subscriptions = 0", r"\[limits\] max_subscriptions wants more than 0"),
         ("[streams]\npattern = 'x'", r"each under \[\[streams\]\]"),
-    ],
-)
-def test_a_wrong_file_is_a_mistake_that_says_how_to_mend_it(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserMistake, match=message):
-        from_toml(text, tmp_path)
+    ]
+    for text, message in cases:
+        with subtests.test(text=text), pytest.raises(UserMistake, match=message):
+            from_toml(text, tmp_path)
 
 
-def test_a_copy_is_read_in_the_place_of_the_file_which_is_still_the_one_to_be_blamed(tmp_path: Path) -> None:
+def test_errors_in_a_copy_name_the_original_file(tmp_path: Path) -> None:
     original, copy = tmp_path / "gone.toml", tmp_path / "copy.toml"
     copy.write_text('[server]\nport = 7000\n[[streams]]\npattern = "a/*"\n')
     settings = load([], {}, instead=SettingsCopy(copy, original))
@@ -209,13 +211,13 @@ def test_a_copy_is_read_in_the_place_of_the_file_which_is_still_the_one_to_be_bl
         assert str(copy) not in str(raised.value)
 
 
-def test_a_copy_of_a_file_that_is_not_known_is_read_too(tmp_path: Path) -> None:
+def test_copy_without_an_original_is_read(tmp_path: Path) -> None:
     copy = tmp_path / "copy.toml"
     copy.write_text("[server]\nport = 7000\n")
     assert load([], {}, instead=SettingsCopy(copy, None)).server.port == 7000
 
 
-def test_a_file_can_be_named_or_refused(tmp_path: Path) -> None:
+def test_file_can_be_chosen_or_disabled(tmp_path: Path) -> None:
     (tmp_path / "ropewalk.toml").write_text("[server]\nport = 1\n")
     (tmp_path / "other.toml").write_text("[server]\nport = 2\n")
 
@@ -228,9 +230,8 @@ NATS, NO_ENGINE = ("nats", ("http", "nats")), ("memory", ("http",))
 REDIS = ("redis", ("http", "redisx", "redis"))
 
 
-@pytest.mark.parametrize(
-    ("argv", "environ", "chosen", "because"),
-    [
+def test_broker_preset_follows_the_configured_service(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], dict[str, str], tuple[str, tuple[str, ...]], str]] = [
         ([], {}, NO_ENGINE, "neither Redis nor NATS is configured"),
         (["--redis_url=redis://r"], {}, REDIS, "redis_url is set by flag --redis_url"),
         ([], {"REDIS_URL": "redis://r"}, REDIS, "redis_url is set by variable REDIS_URL"),
@@ -240,22 +241,20 @@ REDIS = ("redis", ("http", "redisx", "redis"))
         (["--embed_nats=false"], {}, NO_ENGINE, "neither Redis nor NATS is configured"),
         (["--embed_nats"], {"REDIS_URL": "redis://r"}, NATS, "embed_nats is set by flag --embed_nats"),
         (["--nats_servers=nats://n"], {"REDIS_URL": "redis://r"}, REDIS, "redis_url is set by variable REDIS_URL"),
-    ],
-)
-def test_the_preset_broker_goes_by_what_is_configured(
-    argv: list[str], environ: dict[str, str], chosen: tuple[str, tuple[str, ...]], because: str, tmp_path: Path
-) -> None:
-    settings = load(["--presets=broker", *argv], environ, tmp_path)
-    broker, adapters = chosen
-
-    assert (settings.broker.broker, settings.broadcast.broadcast_adapter) == chosen
-    assert settings.origins["broker"] == f"preset broker: {because}"
-    assert preset_choices(settings) == [
-        f"preset broker: {because}; so --broadcast_adapter={','.join(adapters)} --broker={broker}"
     ]
+    for argv, environ, chosen, because in cases:
+        with subtests.test(argv=argv, environ=environ):
+            settings = load(["--presets=broker", *argv], environ, tmp_path)
+            broker, adapters = chosen
+
+            assert (settings.broker.broker, settings.broadcast.broadcast_adapter) == chosen
+            assert settings.origins["broker"] == f"preset broker: {because}"
+            assert preset_choices(settings) == [
+                f"preset broker: {because}; so --broadcast_adapter={','.join(adapters)} --broker={broker}"
+            ]
 
 
-def test_a_preset_fills_only_what_nobody_wrote(tmp_path: Path) -> None:
+def test_preset_does_not_override_explicit_settings(tmp_path: Path) -> None:
     settings = load(["--presets=broker", "--broadcast_adapter=", "--redis_url=redis://u:hush@r"], {}, tmp_path)
     reason = "preset broker: redis_url is set by flag --redis_url"
 
@@ -263,35 +262,35 @@ def test_a_preset_fills_only_what_nobody_wrote(tmp_path: Path) -> None:
     assert preset_choices(settings) == [f"{reason}; so --broker=redis"]
 
 
-def test_a_preset_may_be_chosen_in_the_file(tmp_path: Path) -> None:
+def test_preset_can_be_chosen_in_the_file(tmp_path: Path) -> None:
     assert from_toml('[server]\npresets = ["broker"]', tmp_path).origins["broker"].startswith("preset broker")
 
 
-def test_without_a_preset_nothing_is_said_of_one(tmp_path: Path) -> None:
+def test_no_preset_makes_no_choices(tmp_path: Path) -> None:
     assert preset_choices(load([], {"REDIS_URL": "redis://r"}, tmp_path)) == []
 
 
-@pytest.mark.parametrize("name", ["broadcast_adapter", "broadcaster"])
-def test_another_name_works_everywhere(name: str, tmp_path: Path) -> None:
-    wanted = ("http", "redisx")
-    upper = name.upper()
+def test_alias_works_in_every_source(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for name in ["broadcast_adapter", "broadcaster"]:
+        with subtests.test(name=name):
+            wanted = ("http", "redisx")
+            upper = name.upper()
 
-    assert load([f"--{name}=http,redisx"], {}, tmp_path).broadcast.broadcast_adapter == wanted
-    assert load([f"--{name.replace('_', '-')}", "http,redisx"], {}, tmp_path).broadcast.broadcast_adapter == wanted
-    for variable in (f"ROPEWALK_{upper}", f"ANYCABLE_{upper}"):
-        settings = load([], {variable: "http,redisx"}, tmp_path)
-        assert settings.broadcast.broadcast_adapter == wanted
-        assert settings.origins["broadcast_adapter"] == f"variable {variable}"
-    assert from_toml(f'[broadcast]\n{name} = ["http", "redisx"]', tmp_path).broadcast.broadcast_adapter == wanted
+            assert load([f"--{name}=http,redisx"], {}, tmp_path).broadcast.broadcast_adapter == wanted
+            assert load([f"--{name.replace('_', '-')}", "http,redisx"], {}, tmp_path).broadcast.broadcast_adapter == wanted
+            for variable in (f"ROPEWALK_{upper}", f"ANYCABLE_{upper}"):
+                settings = load([], {variable: "http,redisx"}, tmp_path)
+                assert settings.broadcast.broadcast_adapter == wanted
+                assert settings.origins["broadcast_adapter"] == f"variable {variable}"
+            assert from_toml(f'[broadcast]\n{name} = ["http", "redisx"]', tmp_path).broadcast.broadcast_adapter == wanted
 
 
-def test_replicas_are_those_of_nats(tmp_path: Path) -> None:
+def test_replicas_is_an_alias_of_nats_replicas(tmp_path: Path) -> None:
     assert load(["--broker", "nats", "--replicas", "3"], {}, tmp_path).nats.nats_replicas == 3
 
 
-@pytest.mark.parametrize(
-    ("argv", "environ", "file", "names"),
-    [
+def test_setting_under_both_names_in_one_source_is_rejected(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], dict[str, str], str, str]] = [
         (["--broadcaster=http", "--broadcast-adapter=http"], {}, "", "flags: --broadcaster and --broadcast_adapter"),
         (
             [],
@@ -300,23 +299,21 @@ def test_replicas_are_those_of_nats(tmp_path: Path) -> None:
             "variables: ANYCABLE_BROADCASTER and ROPEWALK_BROADCAST_ADAPTER",
         ),
         ([], {}, "[broadcast]\nbroadcaster = []\nbroadcast-adapter = []", "broadcaster and broadcast-adapter"),
-    ],
-)
-def test_one_setting_under_two_names_in_one_place_is_refused(
-    argv: list[str], environ: dict[str, str], file: str, names: str, tmp_path: Path
-) -> None:
-    (tmp_path / "ropewalk.toml").write_text(file)
-    with pytest.raises(UserMistake, match=re.escape(f"{names} are one setting under two names; write one of them")):
-        load(argv, environ, tmp_path)
+    ]
+    for argv, environ, file, names in cases:
+        with subtests.test(names=names):
+            (tmp_path / "ropewalk.toml").write_text(file)
+            with pytest.raises(UserMistake, match=re.escape(f"{names} are one setting under two names; write one of them")):
+                load(argv, environ, tmp_path)
 
 
-def test_the_stronger_place_wins_whatever_name_it_uses(tmp_path: Path) -> None:
+def test_precedence_of_sources_ignores_aliases(tmp_path: Path) -> None:
     settings = load(["--broadcaster=redis"], {"ROPEWALK_BROADCAST_ADAPTER": "nats"}, tmp_path)
 
     assert settings.broadcast.broadcast_adapter == ("redis",)
 
 
-def test_demo_means_public_with_sse_and_public_means_open_streams(tmp_path: Path) -> None:
+def test_demo_implies_public_and_sse_and_public_implies_open_streams(tmp_path: Path) -> None:
     settings = load(["--demo"], {}, tmp_path)
 
     assert settings.auth.public
@@ -326,11 +323,11 @@ def test_demo_means_public_with_sse_and_public_means_open_streams(tmp_path: Path
     assert settings.origins["noauth"] == "mode public"
 
 
-def test_a_mode_that_is_off_fills_nothing(tmp_path: Path) -> None:
+def test_disabled_mode_changes_nothing(tmp_path: Path) -> None:
     assert load(["--public=false"], {}, tmp_path).origins["noauth"] == "default"
 
 
-def test_what_was_written_stands_against_a_mode(tmp_path: Path) -> None:
+def test_mode_does_not_override_explicit_settings(tmp_path: Path) -> None:
     assert not load(["--demo", "--sse=false"], {}, tmp_path).sse.sse
 
 

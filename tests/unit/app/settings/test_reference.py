@@ -1,4 +1,4 @@
-"""Settings as people read them."""
+"""Settings as help text, table, TOML and Markdown."""
 
 from pathlib import Path
 
@@ -11,18 +11,18 @@ from ropewalk.app.settings.sections import SECTIONS, SETTINGS
 REFERENCE = Path(__file__).parents[4] / "docs" / "reference" / "settings.md"
 
 
-def test_the_reference_page_is_the_one_that_the_declarations_give() -> None:
+def test_reference_page_is_up_to_date() -> None:
     assert REFERENCE.read_text(encoding="utf-8") == as_markdown(), "run `make docs`"
 
 
-def test_the_help_names_every_section_and_flag() -> None:
+def test_help_names_every_section_and_flag() -> None:
     text = help_text("ropewalk serve [SETTINGS]", "start a server")
 
     assert [section for section in SECTIONS if f"\n[{section}] " not in text] == []
     assert [setting.flag for setting in SETTINGS.values() if f"\n  {setting.flag} " not in text] == []
 
 
-def test_the_table_tells_values_and_origins_but_no_secret(tmp_path: Path) -> None:
+def test_table_shows_values_and_origins_but_no_secret(tmp_path: Path) -> None:
     table = as_table(load(["--secret", "hush-hush", "--history_ttl", "60"], {"PORT": "9"}, tmp_path))
     rows = {row.split()[0]: " ".join(row.split()[1:]) for row in table.splitlines()}
 
@@ -32,18 +32,19 @@ def test_the_table_tells_values_and_origins_but_no_secret(tmp_path: Path) -> Non
     assert "hush-hush" not in table
 
 
-@pytest.mark.parametrize("password", ["hush-hush", "hu/sh", "hu@sh", "hu,sh"])
-def test_a_password_inside_a_url_is_not_shown(password: str, tmp_path: Path) -> None:
-    settings = load(
-        ["--rpc_host", f"http://me:{password}@app.test/rpc", "--headers", f"x,http://me:{password}@y"], {}, tmp_path
-    )
-    for shown in (as_table(settings), as_toml(settings)):
-        assert password not in shown
-        assert "http://(set)@app.test/rpc" in shown
-    assert '\n# rpc_host = "http://(set)@app.test/rpc"' in as_toml(settings)  # as it stands it would not work
+def test_password_inside_a_url_is_hidden(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for password in ["hush-hush", "hu/sh", "hu@sh", "hu,sh"]:
+        with subtests.test(password=password):
+            settings = load(
+                ["--rpc_host", f"http://me:{password}@app.test/rpc", "--headers", f"x,http://me:{password}@y"], {}, tmp_path
+            )
+            for shown in (as_table(settings), as_toml(settings)):
+                assert password not in shown
+                assert "http://(set)@app.test/rpc" in shown
+            assert '\n# rpc_host = "http://(set)@app.test/rpc"' in as_toml(settings)  # commented out: it would not work
 
 
-def test_the_toml_form_gives_the_same_settings_again_without_the_secrets(tmp_path: Path) -> None:
+def test_toml_round_trip_keeps_all_settings_but_secrets(tmp_path: Path) -> None:
     (tmp_path / "first.toml").write_text('[[streams]]\npattern = "a \\"b\\" *"\nhistory_ttl = "90s"\nslow_consumer = "drop"\n')
     flags = ["--config_path=first.toml", "--jwt_param", "007", "--path", "/a,/b", "--history_ttl", "1500ms", "--public"]
     first = load(flags, {"ROPEWALK_SECRET": "hush-hush"}, tmp_path)

@@ -1,4 +1,4 @@
-"""How the values of settings are written, read and shown again."""
+"""Reading and showing values of settings."""
 
 import pytest
 
@@ -6,9 +6,8 @@ from ropewalk.app.settings import values
 from ropewalk.app.settings.values import Value, ValueKind
 
 
-@pytest.mark.parametrize(
-    ("kind", "raw", "value"),
-    [
+def test_values_are_read_from_text_and_toml(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[ValueKind, object, Value]] = [
         (values.DURATION, "300s", 300.0),
         (values.DURATION, "5m", 300.0),
         (values.DURATION, "1h", 3600.0),
@@ -39,18 +38,17 @@ from ropewalk.app.settings.values import Value, ValueKind
         (values.TEXT, "127.0.0.1", "127.0.0.1"),
         (values.one_of("text", "json"), "json", "json"),
         (values.some_of("http"), "http", ("http",)),
-    ],
-)
-def test_a_value_is_read_from_text_and_from_toml(kind: ValueKind, raw: object, value: Value) -> None:
-    read = kind.read(raw)
+    ]
+    for kind, raw, value in cases:
+        with subtests.test(kind=kind, raw=raw):
+            read = kind.read(raw)
 
-    assert read == value
-    assert type(read) is type(value)
+            assert read == value
+            assert type(read) is type(value)
 
 
-@pytest.mark.parametrize(
-    ("kind", "raw", "reason"),
-    [
+def test_invalid_values_are_rejected_with_a_reason(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[ValueKind, object, str]] = [
         (values.DURATION, "5 minutes", "duration such as"),
         (values.DURATION, "-5s", "duration such as"),
         (values.DURATION, "", "duration such as"),
@@ -79,16 +77,14 @@ def test_a_value_is_read_from_text_and_from_toml(kind: ValueKind, raw: object, v
         (values.TEXT, 5, "text in quotes"),
         (values.one_of("text", "json"), "xml", "text or json"),
         (values.some_of("http"), "http,redis", "not 'redis'"),
-    ],
-)
-def test_what_is_not_a_value_is_refused_with_a_reason(kind: ValueKind, raw: object, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        kind.read(raw)
+    ]
+    for kind, raw, reason in cases:
+        with subtests.test(kind=kind, raw=raw), pytest.raises(ValueError, match=reason):
+            kind.read(raw)
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "shown"),
-    [
+def test_shown_value_can_be_read_back(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[ValueKind, Value, str]] = [
         (values.DURATION, 300.0, "300s"),
         (values.DURATION, 0.5, "500ms"),
         (values.DURATION, 0.0, "0s"),
@@ -98,15 +94,15 @@ def test_what_is_not_a_value_is_refused_with_a_reason(kind: ValueKind, raw: obje
         (values.SIZE, 0, "0"),
         (values.SWITCH, True, "true"),
         (values.WORDS, ("a", "b"), "a,b"),
-    ],
-)
-def test_a_value_is_shown_as_it_may_be_written(kind: ValueKind, value: Value, shown: str) -> None:
-    assert kind.show(value) == shown
-    assert kind.read(shown) == value
+    ]
+    for kind, value, shown in cases:
+        with subtests.test(kind=kind, value=value):
+            assert kind.show(value) == shown
+            assert kind.read(shown) == value
 
 
-def test_a_refused_text_is_not_repeated_for_it_may_be_a_secret() -> None:
-    with pytest.raises(ValueError, match="text in quotes") as refusal:
+def test_rejected_text_is_not_shown_because_it_may_be_a_secret() -> None:
+    with pytest.raises(ValueError, match="text in quotes") as error:
         values.TEXT.read(12345)
 
-    assert "12345" not in str(refusal.value)
+    assert "12345" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Options of the format ropewalk_archive: mistakes are told before a batch is written."""
+"""Options of the format ropewalk_archive, and their errors."""
 
 import pytest
 
@@ -6,17 +6,19 @@ from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.archive.options import archive_options
 
 
-def test_the_server_is_who_hears_of_the_archive_and_may_be_nobody() -> None:
+def test_server_is_optional() -> None:
     assert archive_options({"path": "/archive"}).server is None
     server = archive_options({"path": "/archive", "url": "https://host:1/", "token": "t", "caFile": "ca.pem"}).server
     assert server is not None
     assert (server.url, server.token, server.ca, server.retries) == ("https://host:1", "t", "ca.pem", 0)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [({"url": "nonsense"}, "not 'nonsense'"), ({"path": ""}, "needs the option path"), ({"ulr": "x"}, "no option 'ulr'")],
-)
-def test_a_mistake_is_told_before_a_batch_is_written(given: dict[str, str], said: str) -> None:
-    with pytest.raises(UserMistake, match=said):
-        archive_options({"path": "/archive", **given})
+def test_invalid_option_is_rejected(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, str], str]] = [
+        ({"url": "nonsense"}, "not 'nonsense'"),
+        ({"path": ""}, "needs the option path"),
+        ({"ulr": "x"}, "no option 'ulr'"),
+    ]
+    for given, message in cases:
+        with subtests.test(given=given), pytest.raises(UserMistake, match=message):
+            archive_options({"path": "/archive", **given})

@@ -1,4 +1,4 @@
-"""Where the archive job begins when its progress is lost, as after a restore."""
+"""The start of the archive job after its progress was lost, as after a restore."""
 
 import json
 from pathlib import Path
@@ -11,26 +11,26 @@ from tests.archive_writer import Scribe, message
 
 
 @pytest.fixture
-def archived(tmp_path: Path) -> str:
+def archive_root(tmp_path: Path) -> str:
     scribe = Scribe(tmp_path / "archive", shards=1)
     scribe.archive([message("a", n + 1) for n in range(10)])
     return str(scribe.root)
 
 
-def test_an_archive_without_the_jobs_progress_is_refused_and_the_way_out_is_said(archived: str, tmp_path: Path) -> None:
+def test_archive_without_progress_is_rejected_with_a_hint(archive_root: str, tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match=r"archive\.starting=archive"):
-        beginning("earliest", archived, str(tmp_path / "checkpoint"))
+        beginning("earliest", archive_root, str(tmp_path / "checkpoint"))
 
 
-def test_the_job_can_begin_where_the_archive_ends(archived: str, tmp_path: Path) -> None:
-    assert json.loads(beginning("archive", archived, str(tmp_path / "checkpoint"))) == {"0": 10}
+def test_job_can_start_at_the_end_of_the_archive(archive_root: str, tmp_path: Path) -> None:
+    assert json.loads(beginning("archive", archive_root, str(tmp_path / "checkpoint"))) == {"0": 10}
     assert beginning("archive", str(tmp_path / "nothing"), str(tmp_path / "checkpoint")) == "earliest"
 
 
-def test_a_job_with_its_progress_and_a_first_one_begin_as_they_are_told(archived: str, tmp_path: Path) -> None:
+def test_job_with_progress_or_without_an_archive_starts_as_configured(archive_root: str, tmp_path: Path) -> None:
     (tmp_path / "used" / "offsets").mkdir(parents=True)
     (tmp_path / "used" / "offsets" / "0").touch()
 
-    assert beginning("earliest", archived, str(tmp_path / "used")) == "earliest"
-    assert beginning("latest", archived, str(tmp_path / "checkpoint")) == "latest"
+    assert beginning("earliest", archive_root, str(tmp_path / "used")) == "earliest"
+    assert beginning("latest", archive_root, str(tmp_path / "checkpoint")) == "latest"
     assert beginning("earliest", str(tmp_path / "nothing"), str(tmp_path / "checkpoint")) == "earliest"

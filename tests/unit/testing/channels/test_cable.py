@@ -1,4 +1,4 @@
-"""`ropewalk.testing.Cable`: what authors of channels can see of their app, and that it is the app as the server runs it."""
+"""`ropewalk.testing.Cable`: clients, subscriptions, presence and reconnects of an app in a test."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from ropewalk.testing import Cable, Client, NothingReceived, Rejected, Subscript
 from tests.unit.testing.rooms import rooms
 
 
-async def seated(cable: Cable, name: str = "bo", room: Any = 1, **params: Any) -> tuple[Client, Subscription]:
+async def enter_room(cable: Cable, name: str = "bo", room: Any = 1, **params: Any) -> tuple[Client, Subscription]:
     client = await cable.connect(params={"name": name})
     return client, await client.subscribe("RoomChannel", room=room, **params)
 
@@ -18,14 +18,14 @@ async def seated(cable: Cable, name: str = "bo", room: Any = 1, **params: Any) -
 # --- connecting ------------------------------------------------------------------------------------------------------
 
 
-async def test_the_app_starts_before_the_first_client_and_ends_after_the_last_one_has_gone() -> None:
+async def test_app_starts_before_the_first_client_and_stops_after_the_last() -> None:
     app = rooms()
     async with Cable(app) as cable:
-        await seated(cable)
-    assert app.told == ["startup", "subscribed bo 1", "unsubscribed bo 1", "gone bo", "shutdown"]
+        await enter_room(cable)
+    assert app.calls == ["startup", "subscribed bo 1", "unsubscribed bo 1", "disconnected bo", "shutdown"]
 
 
-async def test_a_client_is_known_by_its_parameters_cookies_or_headers() -> None:
+async def test_client_is_identified_by_parameters_cookies_or_headers() -> None:
     async with Cable(rooms(), headers=["Cookie", "X-Name"]) as cable:
         clients = [
             await cable.connect(params={"name": "bo & co"}),
@@ -37,14 +37,14 @@ async def test_a_client_is_known_by_its_parameters_cookies_or_headers() -> None:
         assert clients[0].frames == [{"type": "welcome", "sid": clients[0].sid}]
 
 
-async def test_a_client_that_is_turned_away_is_told_why() -> None:
+async def test_rejected_client_has_a_reason() -> None:
     async with Cable(rooms()) as cable:
         with pytest.raises(Rejected, match="no name") as caught:
             await cable.connect()
         assert caught.value.reason == "no name"
 
 
-async def test_a_header_that_the_server_would_not_pass_on_is_an_error_of_the_test() -> None:
+async def test_header_that_the_server_does_not_pass_on_is_an_error() -> None:
     async with Cable(rooms()) as cable:
         with pytest.raises(ValueError, match="would not see x-name"):
             await cable.connect(headers={"X-Name": "cy"})
@@ -53,12 +53,12 @@ async def test_a_header_that_the_server_would_not_pass_on_is_an_error_of_the_tes
 # --- channels --------------------------------------------------------------------------------------------------------
 
 
-async def test_everybody_in_a_room_hears_what_is_said() -> None:
+async def test_broadcast_reaches_all_subscribers() -> None:
     async with Cable(rooms()) as cable:
-        _, bo = await seated(cable, "bo")
-        _, ann = await seated(cable, "ann")
+        _, bo = await enter_room(cable, "bo")
+        _, ann = await enter_room(cable, "ann")
         await bo.perform("speak", text="one")
-        await bo.perform("speak_from_a_thread", text="two")
+        await bo.perform("speak_sync", text="two")
         assert [await ann.receive(), await ann.receive()] == ["one", "two"]
         assert bo.messages == bo.unread == ["one", "two"]
         assert ann.unread == []
@@ -66,9 +66,9 @@ async def test_everybody_in_a_room_hears_what_is_said() -> None:
         assert await cable.history("nowhere") == []
 
 
-async def test_state_and_streams_are_those_that_the_server_keeps() -> None:
+async def test_state_and_streams_of_a_subscription_are_visible() -> None:
     async with Cable(rooms()) as cable:
-        _, chat = await seated(cable)
+        _, chat = await enter_room(cable)
         assert (chat.streams, chat.state) == (("room/1",), {})
         await chat.perform("speak", text="one")
         await chat.perform("move", to=2)
@@ -77,30 +77,30 @@ async def test_state_and_streams_are_those_that_the_server_keeps() -> None:
         assert (chat.streams, chat.state) == ((), {})
 
 
-async def test_a_rejected_subscription_says_why_and_what_was_transmitted() -> None:
+async def test_rejected_subscription_has_reason_and_transmissions() -> None:
     async with Cable(rooms()) as cable:
         bo = await cable.connect(params={"name": "bo"})
         with pytest.raises(Rejected, match="full") as caught:
             await bo.subscribe("RoomChannel", room="full")
-        assert caught.value.messages == ["no chair is left"]
+        assert caught.value.messages == ["no seat is left"]
         with pytest.raises(Rejected, match="there is no channel 'NoChannel'"):
             await bo.subscribe("NoChannel")
 
 
-async def test_a_refused_action_says_why_and_what_it_transmitted_is_there() -> None:
+async def test_rejected_action_has_reason_and_transmissions() -> None:
     async with Cable(rooms()) as cable:
-        _, chat = await seated(cable)
+        _, chat = await enter_room(cable)
         with pytest.raises(Rejected, match="not today"):
             await chat.perform("refuse")
         assert await chat.receive() == "sorry"
 
 
-async def test_after_an_unsubscribe_there_is_nothing_to_call() -> None:
+async def test_unsubscribed_channel_cannot_be_called() -> None:
     app = rooms()
     async with Cable(app) as cable:
-        bo, chat = await seated(cable)
+        bo, chat = await enter_room(cable)
         await chat.unsubscribe()
-        assert app.told[-1] == "unsubscribed bo 1"
+        assert app.calls[-1] == "unsubscribed bo 1"
         with pytest.raises(Rejected, match="not subscribed"):
             await chat.perform("speak", text="one")
         again = await bo.subscribe("RoomChannel", room=1)
@@ -108,18 +108,18 @@ async def test_after_an_unsubscribe_there_is_nothing_to_call() -> None:
         assert (chat.messages, again.messages) == ([], ["two"])
 
 
-async def test_subscribing_again_is_the_same_subscription() -> None:
+async def test_second_subscribe_returns_the_same_subscription() -> None:
     async with Cable(rooms()) as cable:
-        bo, chat = await seated(cable)
+        bo, chat = await enter_room(cable)
         twin = await bo.subscribe("RoomChannel", room=1)
         await cable.publish("room/1", "one")
         assert await twin.receive() == "one"
         assert chat.unread == []
 
 
-async def test_a_message_that_did_not_come_is_missed_in_words() -> None:
+async def test_missing_message_is_explained() -> None:
     async with Cable(rooms()) as cable:
-        bo, chat = await seated(cable)
+        bo, chat = await enter_room(cable)
         await cable.publish("room/1", "one")
         await chat.receive()
         with pytest.raises(NothingReceived, match=r'"room":1.* streams from room/1\. There were 1 before, the last: \'one\''):
@@ -129,22 +129,22 @@ async def test_a_message_that_did_not_come_is_missed_in_words() -> None:
             await chat.receive()
 
 
-async def test_what_the_app_sends_on_its_own_can_be_waited_for() -> None:
+async def test_receive_can_wait_for_a_later_message() -> None:
     app = rooms()
     async with Cable(app) as cable:
-        bo, chat = await seated(cable)
-        await chat.perform("promise")
-        assert bo.state["promise"] is True
+        bo, chat = await enter_room(cable)
+        await chat.perform("publish_later")
+        assert bo.state["later"] is True
         with pytest.raises(NothingReceived):
             await chat.receive()
         asyncio.get_running_loop().call_soon(app.gate.set)
-        assert await chat.receive(within=10) == "kept"
+        assert await chat.receive(within=10) == "published later"
 
 
-async def test_a_slow_handler_holds_up_nobody_else() -> None:
+async def test_slow_handler_does_not_block_other_clients() -> None:
     app = rooms()
     async with Cable(app) as cable:
-        (_, bo), (_, ann) = await seated(cable, "bo"), await seated(cable, "ann")
+        (_, bo), (_, ann) = await enter_room(cable, "bo"), await enter_room(cable, "ann")
         slow = asyncio.create_task(bo.perform("wait"))
         await ann.perform("speak", text="meanwhile")
         assert bo.messages == ["meanwhile"]
@@ -153,17 +153,17 @@ async def test_a_slow_handler_holds_up_nobody_else() -> None:
         assert bo.messages == ["meanwhile", "waited"]
 
 
-async def test_commands_of_one_client_are_handled_one_after_another() -> None:
+async def test_commands_of_one_client_are_handled_in_order() -> None:
     async with Cable(rooms()) as cable:
-        _, chat = await seated(cable)
+        _, chat = await enter_room(cable)
         await asyncio.gather(*(chat.perform("speak", text=number) for number in range(20)))
         assert chat.messages == list(range(20))
         assert chat.state == {"said": 20}
 
 
-async def test_publications_from_outside_reach_those_who_are_meant() -> None:
+async def test_external_publications_reach_their_subscribers() -> None:
     async with Cable(rooms()) as cable:
-        (bo, in_one), (_, in_two) = await seated(cable, "bo", 1), await seated(cable, "ann", 2)
+        (bo, in_one), (_, in_two) = await enter_room(cable, "bo", 1), await enter_room(cable, "ann", 2)
         receipt = await cable.publish("room/1", {"n": 1}, uid="a", type="note")
         again = await cable.publish("room/1", {"n": 1}, uid="a")
         await cable.publish("room/1", {"n": 2}, transient=True)
@@ -178,17 +178,17 @@ async def test_publications_from_outside_reach_those_who_are_meant() -> None:
 # --- whispers and presence -------------------------------------------------------------------------------------------
 
 
-async def test_a_whisper_reaches_the_others() -> None:
+async def test_whisper_reaches_the_other_subscribers() -> None:
     async with Cable(rooms()) as cable:
-        (_, bo), (_, ann) = await seated(cable, "bo"), await seated(cable, "ann")
+        (_, bo), (_, ann) = await enter_room(cable, "bo"), await enter_room(cable, "ann")
         await bo.whisper({"typing": True})
         assert await ann.receive() == {"$whisper": {"typing": True}, "from": "bo"}
         assert bo.unread == []
 
 
-async def test_presence_is_asked_for_and_its_changes_are_seen() -> None:
+async def test_presence_and_its_events_are_visible() -> None:
     async with Cable(rooms()) as cable:
-        (_, bo), (_, ann) = await seated(cable, "bo"), await seated(cable, "ann")
+        (_, bo), (_, ann) = await enter_room(cable, "bo"), await enter_room(cable, "ann")
         assert await ann.presence() == {"ann": None, "bo": None}
         await bo.leave()
         await bo.join("bo", {"mood": "fine"})
@@ -201,9 +201,9 @@ async def test_presence_is_asked_for_and_its_changes_are_seen() -> None:
             await bo.leave()
 
 
-async def test_nobody_is_present_under_anothers_name() -> None:
+async def test_join_under_another_name_is_rejected() -> None:
     async with Cable(rooms()) as cable:
-        (_, bo), (_, ann) = await seated(cable, "bo"), await seated(cable, "ann")
+        (_, bo), (_, ann) = await enter_room(cable, "bo"), await enter_room(cable, "ann")
         with pytest.raises(Rejected):
             await bo.join("ann")
         with pytest.raises(Rejected):
@@ -211,24 +211,24 @@ async def test_nobody_is_present_under_anothers_name() -> None:
         assert await ann.presence() == {"ann": None, "bo": None}
 
 
-async def test_an_action_answers_its_caller_and_nobody_else() -> None:
+async def test_reply_reaches_only_the_caller() -> None:
     async with Cable(rooms()) as cable:
-        (_, bo), (_, ann) = await seated(cable, "bo"), await seated(cable, "ann")
+        (_, bo), (_, ann) = await enter_room(cable, "bo"), await enter_room(cable, "ann")
         assert await bo.perform("add", a=1, b=2) == {"sum": 3}
         assert await bo.perform("speak", text="hi") is None
-        with pytest.raises(Rejected, match="numbers only") as refused:
+        with pytest.raises(Rejected, match="numbers only") as rejected:
             await bo.perform("add", a=1, b="2")
-        assert refused.value.code == "not_a_number"
-        with pytest.raises(Rejected, match="not today") as refused:
+        assert rejected.value.code == "not_a_number"
+        with pytest.raises(Rejected, match="not today") as rejected:
             await bo.perform("refuse")
-        assert refused.value.code == "rejected"
+        assert rejected.value.code == "rejected"
         assert bo.messages == ["hi", "sorry"]
         assert ann.messages == ["hi"]
 
 
-async def test_what_the_channel_does_not_allow_is_rejected() -> None:
+async def test_whisper_and_presence_are_rejected_unless_allowed() -> None:
     async with Cable(rooms()) as cable:
-        _, chat = await seated(cable, open=False)
+        _, chat = await enter_room(cable, open=False)
         with pytest.raises(Rejected, match="whisper=True"):
             await chat.whisper("psst")
         with pytest.raises(Rejected, match="presence=True"):
@@ -237,13 +237,13 @@ async def test_what_the_channel_does_not_allow_is_rejected() -> None:
             await chat.presence()
 
 
-# --- going and coming back -------------------------------------------------------------------------------------------
+# --- disconnects and reconnects -------------------------------------------------------------------------------------------
 
 
-async def test_a_client_that_comes_back_has_missed_nothing() -> None:
+async def test_resumed_client_misses_nothing() -> None:
     app = rooms()
     async with Cable(app) as cable:
-        (bo, chat), (_, ann) = await seated(cable, "bo"), await seated(cable, "ann")
+        (bo, chat), (_, ann) = await enter_room(cable, "bo"), await enter_room(cable, "ann")
         quiet = await bo.subscribe("RoomChannel", room="quiet")
         await chat.perform("speak", text="one")
         await bo.drop()
@@ -253,13 +253,13 @@ async def test_a_client_that_comes_back_has_missed_nothing() -> None:
         await ann.perform("speak", text="three")
         assert chat.messages == ["one", "welcome back after 1", "two", "three"]
         assert quiet.messages == ["welcome back after 0", "hush"]
-        assert app.told[-2:] == ["restored bo 1", "restored bo quiet"]
+        assert app.calls[-2:] == ["restored bo 1", "restored bo quiet"]
 
 
-async def test_a_stream_of_which_nothing_was_seen_is_resumed_from_where_it_stood() -> None:
+async def test_stream_without_messages_resumes_from_its_position() -> None:
     async with Cable(rooms()) as cable:
         await cable.publish("room/2", "old")
-        bo, chat = await seated(cable)
+        bo, chat = await enter_room(cable)
         await chat.perform("move", to=2)
         await bo.drop()
         await cable.publish("room/2", "new")
@@ -267,34 +267,34 @@ async def test_a_stream_of_which_nothing_was_seen_is_resumed_from_where_it_stood
         assert chat.messages == ["welcome back after 0", "new"]
 
 
-async def test_a_client_that_stays_away_too_long_begins_anew_and_the_app_has_heard_of_it() -> None:
+async def test_expired_session_is_disconnected_and_starts_again() -> None:
     app = rooms()
     async with Cable(app) as cable:
-        bo, chat = await seated(cable)
+        bo, chat = await enter_room(cable)
         await chat.perform("speak", text="one")
         await bo.drop()
         await cable.advance(299)
-        assert app.told[-1] == "subscribed bo 1"
+        assert app.calls[-1] == "subscribed bo 1"
         await cable.advance(2)
-        assert app.told[-2:] == ["unsubscribed bo 1", "gone bo"]
+        assert app.calls[-2:] == ["unsubscribed bo 1", "disconnected bo"]
         assert await bo.resume() is False
-        assert app.told[-1] == "subscribed bo 1"
+        assert app.calls[-1] == "subscribed bo 1"
         assert chat.state == {}
 
 
-async def test_who_may_no_longer_come_in_is_rejected_at_the_return() -> None:
-    doors = {"open": True}
+async def test_rejection_at_resume_is_raised() -> None:
+    hall = {"open": True}
     app = App()
 
     @app.on_connect
     async def connect(connection: Connection) -> None:
-        if not doors["open"]:
+        if not hall["open"]:
             connection.reject("closed for today")
 
     @app.channel
     class HallChannel(Channel):
         async def subscribed(self) -> None:
-            if self.params["row"] > 1 and "full" in doors:
+            if self.params["row"] > 1 and "full" in hall:
                 self.reject("no seat is left")
 
     async with Cable(app) as cable:
@@ -303,21 +303,21 @@ async def test_who_may_no_longer_come_in_is_rejected_at_the_return() -> None:
             await bo.subscribe("HallChannel", row=row)
         await bo.drop()
         await cable.advance(301)
-        doors["full"] = True
+        hall["full"] = True
         with pytest.raises(Rejected, match="no seat is left"):
             await bo.resume()
         assert not bo.closed
         await bo.drop()
         await cable.advance(301)
-        doors["open"] = False
+        hall["open"] = False
         with pytest.raises(Rejected, match="closed for today"):
             await bo.resume()
         assert bo.closed
 
 
-async def test_presence_ends_some_time_after_the_connection() -> None:
+async def test_presence_expires_after_the_connection() -> None:
     async with Cable(rooms()) as cable:
-        (bo, _), (_, ann) = await seated(cable, "bo"), await seated(cable, "ann")
+        (bo, _), (_, ann) = await enter_room(cable, "bo"), await enter_room(cable, "ann")
         await bo.drop()
         await cable.advance(14)
         assert await ann.presence() == {"ann": None, "bo": None}
@@ -325,22 +325,22 @@ async def test_presence_ends_some_time_after_the_connection() -> None:
         assert await ann.presence() == {"ann": None}
 
 
-async def test_a_client_that_leaves_for_good_is_gone_at_once() -> None:
+async def test_disconnect_ends_the_session_at_once() -> None:
     app = rooms()
     async with Cable(app) as cable:
-        bo, _ = await seated(cable)
+        bo, _ = await enter_room(cable)
         await bo.disconnect()
         assert bo.closed
-        assert app.told[-2:] == ["unsubscribed bo 1", "gone bo"]
+        assert app.calls[-2:] == ["unsubscribed bo 1", "disconnected bo"]
 
 
-async def test_a_channel_may_close_the_connection() -> None:
+async def test_channel_can_close_the_connection() -> None:
     app = rooms()
     async with Cable(app) as cable:
-        bo, chat = await seated(cable)
-        await chat.perform("quit")
+        bo, chat = await enter_room(cable)
+        await chat.perform("close")
         assert bo.closed
-        assert app.told[-2:] == ["unsubscribed bo 1", "gone bo"]
+        assert app.calls[-2:] == ["unsubscribed bo 1", "disconnected bo"]
         with pytest.raises(RuntimeError, match="closed"):
             await chat.perform("speak", text="one")
         assert await bo.resume() is False
@@ -348,9 +348,9 @@ async def test_a_channel_may_close_the_connection() -> None:
         assert chat.messages == ["back"]
 
 
-async def test_what_needs_a_connection_or_none_says_so() -> None:
+async def test_calls_in_the_wrong_connection_state_are_rejected() -> None:
     async with Cable(rooms()) as cable:
-        bo, chat = await seated(cable)
+        bo, chat = await enter_room(cable)
         with pytest.raises(RuntimeError, match="drop"):
             await bo.resume()
         await bo.drop()

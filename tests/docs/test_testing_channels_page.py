@@ -1,9 +1,11 @@
-"""The page on testing channels: its tests pass as they stand there, beside the chat that they test and without any settings."""
+"""The page on testing channels: its tests pass unchanged, next to the chat example and without settings."""
 
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.docs.pages import ROOT, blocks
 
@@ -11,7 +13,8 @@ PAGE = ROOT / "docs" / "how-to" / "test-channels.md"
 CHAT = ROOT / "examples" / "chat_channels" / "chat.py"
 
 
-def test_what_the_page_shows_works(tmp_path: Path) -> None:
+@pytest.mark.tier("standard")
+def test_tests_of_the_page_pass(tmp_path: Path) -> None:
     shutil.copy(CHAT, tmp_path)
     (tmp_path / "test_chat.py").write_text(next(block.text for block in blocks(PAGE) if block.language == "python"))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "-c", "/dev/null"]
