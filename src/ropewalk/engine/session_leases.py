@@ -95,7 +95,7 @@ class LeasedSessionKeeper(SessionKeeper):
         self._began: dict[str, float] = {}  # sessions that the store has not heard of, as far as is known
         self._changed: dict[str, Session] = {}
         self._leaving: dict[str, _Departure] = {}
-        self._taken: set[str] = set()  # sessions that were given away and have not quite left
+        self._taken: set[str] = set()  # departing sessions that the store has removed
         self._awaited: dict[str, asyncio.Future[None]] = {}  # sessions whose write somebody waits for
         self._over: set[str] = set()  # of these, the end of which is to be told
         self._heard: tuple[str, ...] = ()
@@ -137,14 +137,21 @@ class LeasedSessionKeeper(SessionKeeper):
         return _outlives_node(session) or super().concerned(session)
 
     def obey(self, order: SessionTaken) -> int:
+        """End the session, and write its departure with a TTL of 0. The store refuses that write, unless it lost its data after
+        it sent the order: then this node may have registered the session again, and has to end it there as well."""
         session = self._sessions.get(order.sid) or self._departing.get(order.sid)
         if session is None:
             return 0
-        self._taken.add(order.sid)
-        if (departure := self._leaving.pop(order.sid, None)) is not None:
-            departure.resolve(departure.ttl())
         session.end(closings.REMOTE if order.revoked else closings.TAKEN_OVER)
+        session.keeping = False
         return 1
+
+    def _refused(self, order: SessionTaken) -> None:
+        """The store refused to write a session: end it, and write nothing more of it."""
+        if self.obey(order):
+            self._taken.add(order.sid)
+            if (departure := self._leaving.pop(order.sid, None)) is not None:
+                departure.resolve(departure.ttl())
 
     def _write_soon(self) -> None:
         if not self._writing:
@@ -202,7 +209,7 @@ class LeasedSessionKeeper(SessionKeeper):
             if write.sid in leaving:
                 leaving[write.sid].resolve(write.ttl)
         for order in taken:
-            self.obey(order)
+            self._refused(order)
 
     # --- the lease ----------------------------------------------------------------------------------------------------
 

@@ -22,10 +22,10 @@ from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Position, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import Accepted, ConnectRequest, SessionSnapshot, SessionWrite, Subscribed
+from ropewalk.model.sessions import Accepted, ConnectRequest, SessionSnapshot, SessionTaken, SessionWrite, Subscribed
 from ropewalk.testing.shared_store import LosableStore
 from ropewalk.testing.simulation.loop import run
-from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
+from ropewalk.testing.simulation.unreliable import LATE_SECONDS, Air, Counts, Faults, UnreliableBackend
 from tests.unit.engine.workbench import Client, Clock, Workbench, public
 
 PATIENT = Limits(ping_interval=0, sessions_ttl=60.0, presence_ttl=5.0, resume_timeout=1e9)
@@ -60,10 +60,10 @@ class Cluster:
     """Nodes over one store. `writes`: the batches they wrote. `missed`: the loss callbacks of their feeds."""
 
     def __init__(self) -> None:
-        faults = Faults(latency=0.0)
-        faults.heal()
+        self.faults = Faults(latency=0.0)
+        self.faults.heal()
         self.clock = VirtualClock()
-        self._air = Air(faults, Counts(), Random(1))
+        self._air = Air(self.faults, Counts(), Random(1))
         self.store = LosableStore(Rulebook(StreamRules(), ()), self.clock, self._air, presence_ttl=PATIENT.presence_ttl)
         self.writes: list[list[SessionWrite]] = []
         self.missed: list[Callable[[], None]] = []
@@ -101,6 +101,20 @@ def link_of(node: Workbench) -> Any:
 def kill(node: Workbench) -> None:
     assert isinstance(node.backend, UnreliableBackend)
     node.backend.die()
+
+
+def hold_orders(node: Workbench) -> Callable[[], None]:
+    """Hold the orders that the store sends to a node until the returned function is called."""
+    assert isinstance(node.backend, UnreliableBackend)
+    feed, held = node.backend.feed, list[SessionTaken]()
+    send, feed.send_order = feed.send_order, held.append  # type: ignore[assignment, method-assign]
+
+    def deliver() -> None:
+        assert held
+        for order in held:
+            send(order)
+
+    return deliver
 
 
 def run_in_cluster(scenario: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
@@ -505,6 +519,37 @@ def test_store_that_lost_its_data_gets_the_live_sessions_again() -> None:
         assert [client.connection.closed for client in clients] == [None, None]
         clients[0].session.lost()
         assert welcome(await second.connect(clients[0].sid))["restored"] is True
+
+    run_in_cluster(scenario)
+
+
+@pytest.mark.parametrize("registered", ["not yet", "unanswered", "yes"])
+def test_takeover_that_arrives_after_the_store_lost_its_data_leaves_no_live_session(registered: str) -> None:
+    """`registered`: whether the node has registered the session again when the order arrives."""
+
+    async def scenario(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        client = await subscribed(first)
+        await asyncio.sleep(BETWEEN_RENEWALS)
+        deliver_orders = hold_orders(first)
+        back = await second.connect(client.sid)
+        await asyncio.sleep(2 * WRITE_SECONDS)
+        await cluster.store.lose()
+        for missed in cluster.missed:
+            missed()
+        await asyncio.sleep(WRITE_SECONDS / 2)
+        if registered != "not yet":
+            cluster.faults.unanswered = float(registered == "unanswered")  # the store executes the write later
+            await asyncio.sleep(WRITE_SECONDS)
+            cluster.faults.unanswered = 0.0
+        assert cluster.store.sessions.live_on("node 1") == ([client.sid] if registered == "yes" else [])
+        deliver_orders()
+        await asyncio.sleep(2 * LATE_SECONDS)
+        assert client.connection.closed == (1000, "Session resumed elsewhere")
+        assert back.connection.closed is None
+        assert [cluster.store.sessions.live_on(node) for node in ("node 1", "node 2")] == [[], [back.sid]]
+        assert cluster.over == [client.sid]
+        assert "restored" not in welcome(await second.connect(client.sid))
 
     run_in_cluster(scenario)
 
