@@ -68,6 +68,14 @@ class Scribe:
         return {"position": position, "event": kind, "key": key, "timestamp": moment, "shard": shard, **cells}
 
 
+def cut_file(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def empty_file(path: Path) -> None:
+    path.write_bytes(b"")
+
+
 def flip_payload(path: Path) -> None:
     """The file gets one payload that is another, in a good Parquet file of the same name, with the same rows otherwise."""
     rows = pq.read_table(path, partitioning=None)

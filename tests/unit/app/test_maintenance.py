@@ -11,14 +11,10 @@ from ropewalk.cli import journal as command
 from ropewalk.pipeline.archive.layout import partitioned, write_file
 from ropewalk.pipeline.archive.log import append
 from ropewalk.testing.clock import ManualClock
-from tests.archive_writer import flip_payload
+from tests.archive_writer import cut_file, flip_payload
 from tests.journals import publication, read_all, running, table
 
 ROWS, BATCH = 30, 10
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
 
 
 @pytest.fixture
@@ -37,7 +33,7 @@ async def archive(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("damage", [flip_payload, cut])
+@pytest.mark.parametrize("damage", [flip_payload, cut_file])
 async def test_rows_of_a_damaged_archive_file_are_reported_as_still_lost(
     archive: Path, tmp_path: Path, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

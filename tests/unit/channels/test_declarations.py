@@ -61,7 +61,8 @@ async def test_class_can_be_registered_under_two_names() -> None:
 
 
 def test_channel_must_be_a_subclass_of_channel(subtests: pytest.Subtests) -> None:
-    for thing in [object, int, len, 7]:
+    things: list[Any] = [object, int, len, 7]
+    for thing in things:
         with subtests.test(thing=thing), pytest.raises(TypeError, match=r"subclass of ropewalk\.Channel"):
             App().channel(thing)
 

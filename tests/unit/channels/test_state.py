@@ -54,7 +54,8 @@ def test_value_that_does_not_round_trip_is_rejected(subtests: pytest.Subtests) -
 
 
 def test_invalid_and_reserved_keys_are_rejected(subtests: pytest.Subtests) -> None:
-    for key in ["$w", "$anything", 7, None]:
+    keys: list[Any] = ["$w", "$anything", 7, None]
+    for key in keys:
         with subtests.test(key=key), pytest.raises(TypeError, match="keys are strings"):
             changes({}, {key: 1}, "self.state")
 

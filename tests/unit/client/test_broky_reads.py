@@ -104,7 +104,7 @@ class TestGaps:
 
 class TestRejections:
     def test_error_type_and_text_follow_the_reason(self, subtests: pytest.Subtests) -> None:
-        cases: list[tuple[Reason, type[HistoryRefused]]] = [
+        cases: list[tuple[Reason, type[HistoryRefused | HistoryUnavailable]]] = [
             (Reason.FORBIDDEN, HistoryRefused),
             (Reason.MALFORMED, HistoryRefused),
             (Reason.UNAVAILABLE, HistoryUnavailable),

@@ -66,7 +66,8 @@ def test_invalid_push_argument_is_named_in_the_error(subtests: pytest.Subtests) 
 
 
 def test_invalid_key_is_rejected(subtests: pytest.Subtests) -> None:
-    for key in ["~b64:!!", "~b64:YQ", "\ud800", 5, None]:
+    keys: list[Any] = ["~b64:!!", "~b64:YQ", "\ud800", 5, None]
+    for key in keys:
         with subtests.test(key=key):
             with pytest.raises(UserMistake, match="stream"):
                 push_frame(1, key, b"x", Format.BYTES, b"", (), ())

@@ -10,7 +10,7 @@ import pytest
 from ropewalk.pipeline.archive import compact, vacuum
 from ropewalk.pipeline.checked import DamagedFile
 from ropewalk.pipeline.tiered import ArchiveTable
-from tests.archive_writer import START, Scribe, flip_payload, message
+from tests.archive_writer import START, Scribe, cut_file, empty_file, flip_payload, message
 
 NO_RETENTION = timedelta(0)
 
@@ -60,15 +60,7 @@ def test_missing_file_is_an_error(tmp_path: Path) -> None:
         table.first_since(0, 0)
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [flip_payload, cut, empty])
+@pytest.mark.parametrize("damage", [flip_payload, cut_file, empty_file])
 def test_damaged_file_is_named_and_none_of_its_rows_is_read(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     write_archive(tmp_path)
     [damaged] = tmp_path.rglob("query-1-*.parquet")
@@ -82,7 +74,7 @@ def test_damaged_file_is_named_and_none_of_its_rows_is_read(tmp_path: Path, dama
         ArchiveTable(str(tmp_path)).first_since(0, 0)
 
 
-@pytest.mark.parametrize("damage", [flip_payload, cut, empty])
+@pytest.mark.parametrize("damage", [flip_payload, cut_file, empty_file])
 def test_damaged_file_is_skipped_and_reported_if_requested(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     write_archive(tmp_path)
     [damaged] = tmp_path.rglob("query-1-*.parquet")

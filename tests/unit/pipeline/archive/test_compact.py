@@ -14,7 +14,7 @@ from ropewalk.pipeline.archive import Compaction, archived_positions, compact
 from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.layout import partitioned, write_file
 from ropewalk.pipeline.archive.log import replace
-from tests.archive_writer import Scribe, flip_payload
+from tests.archive_writer import Scribe, cut_file, empty_file, flip_payload
 from tests.unit.pipeline.archives import batch_file, messages, read_rows
 
 
@@ -103,15 +103,7 @@ def test_append_during_a_compaction_is_kept(scribe: Scribe) -> None:
     assert read_rows(scribe)["offset"].to_pylist() == list(range(1, 21))
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [flip_payload, cut, empty, Path.unlink])
+@pytest.mark.parametrize("damage", [flip_payload, cut_file, empty_file, Path.unlink])
 def test_compaction_skips_and_reports_a_damaged_file(scribe: Scribe, damage: Callable[[Path], None]) -> None:
     """Merged rows would get a valid digest, and an audit could no longer detect the damage."""
     for first in range(1, 51, 10):
