@@ -18,6 +18,9 @@ from tests.tiers import DIRECTORIES, Tier, tier_of
 # Assertions of the shipped suites are shown in full, as those of test files are.
 pytest.register_assert_rewrite("ropewalk.testing")
 
+SPARK = "tests/spark/"
+SHARING = (SPARK, "tests/clients/")
+
 hypothesis.settings.register_profile("fast", max_examples=25, stateful_step_count=20, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("all", max_examples=200, stateful_step_count=40, deadline=None, print_blob=True)
 
@@ -58,22 +61,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _place(item: pytest.Item) -> tuple[bool, bool, bool]:
     """Spark first, because one process runs all of it; then the tests that start servers. Tests that must run alone come last,
     so that the other processes wait for them once."""
-    return (_alone(item), not _is_spark(item.nodeid), tier_of(item) is Tier.FAST)
+    return (_alone(item), not item.nodeid.startswith(SPARK), tier_of(item) is Tier.FAST)
 
 
 def _alone(item: pytest.Item) -> bool:
     return item.get_closest_marker("alone") is not None
 
 
-def _is_spark(nodeid: str) -> bool:
-    return nodeid.startswith("tests/spark/")
-
-
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
-    """A file runs in one process, and so do all files that share the Spark session."""
+    """A file runs in one process. So do the directories whose files share a Spark session or Node processes."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if _is_spark(nodeid) else str(super()._split_scope(nodeid))
+        return next((name for name in SHARING if nodeid.startswith(name)), str(super()._split_scope(nodeid)))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Scheduling:
