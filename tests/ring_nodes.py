@@ -1,4 +1,4 @@
-"""Nodes of a ring in one process, with real links between them over the loopback."""
+"""Nodes of a ring in one process, with real TCP links between them."""
 
 import asyncio
 import socket
@@ -32,7 +32,7 @@ SECONDS = 60.0
 
 
 class PortOfNode(asyncio.Protocol):
-    """The ordinary port of a node, as far as other nodes see it."""
+    """The listening port of a node, for connections of other nodes only."""
 
     def __init__(self, backend: RingBackend) -> None:
         self._backend = backend
@@ -51,7 +51,7 @@ class PortOfNode(asyncio.Protocol):
 
 
 def disturb(calls: Any, fault: Callable[[], StoreFault]) -> None:
-    """What is asked over a link fails as it is told to."""
+    """Make the calls over a link fail as `fault` says at the time."""
     call = calls.call
 
     async def disturbed(method: str, *arguments: object) -> Any:
@@ -68,7 +68,7 @@ def disturb(calls: Any, fault: Callable[[], StoreFault]) -> None:
 
 
 class RingNodeInProcess(RingBackend):
-    """One node, with a port of its own. `run` is another number for each start of it."""
+    """One node with its own port. `run` is a new number for each start."""
 
     def __init__(self, ring: "RingInProcess", name: str, port: socket.socket, members: list[RingMember], run: int) -> None:
         self._ring = ring
@@ -101,7 +101,7 @@ class RingNodeInProcess(RingBackend):
             self._port.close()
         await super().stop()
 
-    # As one of the backends of a conformance suite, which start and stop their ring:
+    # The conformance suites start and stop a backend, and with it the ring:
 
     async def start(self) -> None:
         await self._ring.begin()
@@ -117,7 +117,7 @@ class RingNodeInProcess(RingBackend):
 
 
 class RingInProcess:
-    """`start` nodes one by one, or `begin` for all at once: then whoever comes last to `end` stops them."""
+    """`start` starts single nodes. `begin` starts all for its first caller, and `end` stops them for the last one."""
 
     def __init__(self, setup: BackendSetup) -> None:
         self.setup = setup
@@ -127,13 +127,13 @@ class RingInProcess:
         self._users = 0
 
     def prepare(self, names: str) -> None:
-        """Nodes that are told of each other and of those that were there before; not started."""
+        """Create nodes with the addresses of each other and of earlier ones. They are not started."""
         ports: dict[str, socket.socket] = {}
         for name in names:
             ports[name] = port = socket.socket()
             port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             before = self.members.get(name)
-            # Outgoing connections do not take a port of `free_port` while its node is down.
+            # `free_port` returns ports that no outgoing connection takes while the node is down.
             port.bind(("127.0.0.1", free_port() if before is None else int(before.address.rpartition(":")[2])))
             self.members[name] = RingMember(name, f"127.0.0.1:{port.getsockname()[1]}")
         for name, port in ports.items():
@@ -146,7 +146,7 @@ class RingInProcess:
             await self.nodes[name].run()
 
     async def settled(self) -> None:
-        """Every node reaches every other, and every shard is where it belongs."""
+        """Wait until all nodes reach each other and each shard is held by its owner."""
         await self.until(lambda: not any(node.health() or node.impairments() for node in self.nodes.values()))
         await self.until(
             lambda: all(
@@ -163,7 +163,7 @@ class RingInProcess:
                 await asyncio.sleep(0.005)
 
     async def kill(self, name: str) -> None:
-        """With everything that it holds."""
+        """Stop the node; the shards that it holds are lost."""
         await self.nodes.pop(name).end()
 
     async def stop(self) -> None:
@@ -218,7 +218,7 @@ def cut(node: RingBackend | RingWorkerBackend, name: str) -> Callable[[], None]:
 
 
 class RingWorkerInProcess(RingWorkerBackend):
-    """A worker of the node `name`, which is told of so many shards."""
+    """A worker of the node `name`, configured with this number of shards."""
 
     def __init__(self, ring: RingInProcess, name: str, shards: int = SHARDS) -> None:
         self.ring = ring

@@ -1,6 +1,6 @@
-"""Clients that mean harm, as a program of its own: `python -m tests.faults.hostile URL attack…` runs these attacks at once.
+"""Hostile clients as a program: `python -m tests.faults.hostile URL attack…` runs these attacks at once.
 
-Each attack is bounded in connections, bytes and time. It returns when it has done what it can, whatever the server says to it.
+Each attack has limits for its connections, bytes and time. It ends normally, regardless of the server's responses.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from tests.tcp import CONTINUATION, PING, TEXT, Tcp, client_frame, upgrade_reque
 
 Attack = Callable[[Address], Awaitable[None]]
 
-SECONDS = 3.0  # that an attack goes on for
-HEAD_SECONDS = 7.0  # more than a request may take to arrive
-STALL_SECONDS = 7.0  # more than it takes to fill what a client does not read, and for the server to give it up, however busy
+SECONDS = 3.0  # of an attack
+HEAD_SECONDS = 7.0  # more than the timeout of a request head
+STALL_SECONDS = 7.0  # enough to fill the buffers of a client that does not read, and for the write timeout
 EXTENDED = "actioncable-v1-ext-json"
 FIREHOSE, TICKER, HALL = "hostile/firehose", "hostile/ticker", "hostile/hall"
 NUMBER_OF_400_DIGITS = "9" * 400
@@ -32,7 +32,7 @@ def command(**fields: object) -> bytes:
 
 @contextlib.asynccontextmanager
 async def connection(server: Address, window: int = 0, opening: bytes = b"") -> AsyncIterator[Tcp]:
-    """Bare TCP; what is still to be sent at the end is given up. With a `window` it takes little more than that unread."""
+    """A TCP connection that discards unsent data at the end. `window` limits the bytes that it accepts unread."""
     sock = socket.socket()
     if window:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
@@ -48,7 +48,7 @@ async def connection(server: Address, window: int = 0, opening: bytes = b"") -> 
 
 
 async def together(count: int, attack: Callable[[int], Awaitable[None]], seconds: float = SECONDS) -> None:
-    """So many attackers at once; what becomes of one is no matter to the others."""
+    """Run `count` attackers at once. The failure of one does not affect the others."""
     await asyncio.gather(*(_for_a_while(attack(number), seconds) for number in range(count)))
 
 
@@ -68,7 +68,7 @@ async def send_over_and_over(link: Tcp, data: bytes, times: int) -> None:
 
 
 async def fragments(server: Address) -> None:
-    """Line 1: 200,000 empty continuation frames, also before the session is open."""
+    """200,000 empty continuation frames, also before the session is open."""
 
     async def attack(number: int) -> None:
         beginning = client_frame(b"{", TEXT, fin=False)
@@ -82,7 +82,7 @@ async def fragments(server: Address) -> None:
 
 
 async def unread_pongs(server: Address) -> None:
-    """Line 2: pings, a megabyte at a time, of clients that do not read."""
+    """Pings, a megabyte at a time, from clients that do not read."""
 
     async def attack(number: int) -> None:
         async with connection(server, 8192, upgrade_request()) as link:
@@ -94,7 +94,7 @@ async def unread_pongs(server: Address) -> None:
 
 
 async def large_presence(server: Address) -> None:
-    """Line 5: everybody who is there, asked for again and again by clients that do not read."""
+    """Requests for the list of present members from clients that do not read."""
     subscribe = {"command": "subscribe", "identifier": identifier(HALL)}
 
     async def join(number: int) -> None:
@@ -109,13 +109,13 @@ async def large_presence(server: Address) -> None:
             await send_over_and_over(link, command(command="presence", identifier=identifier(HALL)), 200)
             await asyncio.sleep(SECONDS)
 
-    for number in range(200):  # one by one: they would all hear of each other
+    for number in range(200):  # one by one: each is announced to the others
         await _for_a_while(join(number))
     await together(20, attack)
 
 
 async def unread_messages(server: Address) -> None:
-    """Line 6: clients that switch pings off and do not read, on streams with large messages. Those of TICKER may be dropped."""
+    """Clients that switch pings off and do not read, on streams with large messages. Those of TICKER may be dropped."""
 
     async def attack(number: int) -> None:
         pings = ("0", "3600", NUMBER_OF_400_DIGITS)[number % 3]
@@ -135,7 +135,7 @@ async def unread_messages(server: Address) -> None:
 
 
 async def huge_identifiers(server: Address) -> None:
-    """Line 4: as many subscriptions as a session may have, each under a name of 60 KB."""
+    """The maximum number of subscriptions of a session, each with an identifier of 60 KB."""
 
     async def attack(number: int) -> None:
         async with connection(server, opening=upgrade_request(protocol=EXTENDED)) as link:
@@ -148,7 +148,7 @@ async def huge_identifiers(server: Address) -> None:
 
 
 async def bad_frames(server: Address) -> None:
-    """Line 8: everything that is no WebSocket frame, no message, or no number."""
+    """Malformed WebSocket frames, messages and numbers."""
 
     async def attack(number: int) -> None:
         for case in (*FRAMES.values(), *MESSAGES.values()):
@@ -165,15 +165,15 @@ async def bad_frames(server: Address) -> None:
 
 
 def _bomb(size: int) -> bytes:
-    """The beginning of a gzip stream that becomes a thousand times larger."""
+    """The beginning of a gzip stream that decompresses to a thousand times its size."""
     deflate = zlib.compressobj(9, zlib.DEFLATED, 31)
     head = deflate.compress(b" ") + deflate.flush(zlib.Z_FULL_FLUSH)
-    block = deflate.compress(b" " * (1 << 20)) + deflate.flush(zlib.Z_FULL_FLUSH)  # stands by itself after a full flush
+    block = deflate.compress(b" " * (1 << 20)) + deflate.flush(zlib.Z_FULL_FLUSH)  # can be repeated after a full flush
     return head + block * (size // len(block))
 
 
 async def compressed_bodies(server: Address) -> None:
-    """Line 3: 3.9 MB that become gigabytes, without a key, to paths that want a body and to those that do not."""
+    """3.9 MB that decompress to gigabytes, without a key, to paths that read a body and to others."""
     body = _bomb(3_900_000)
     paths = ("/_broadcast", "/api/publish", "/events", "/health", "/nowhere")
 
@@ -186,7 +186,7 @@ async def compressed_bodies(server: Address) -> None:
 
 
 async def chunked_bodies(server: Address) -> None:
-    """Chunks of a byte, chunks of a few, and chunk extensions, without a key, to paths that want a body and to others."""
+    """Chunks of a byte, chunks of a few, and chunk extensions, without a key, to paths that read a body and to others."""
     paths = ("/_broadcast", "/events", "/health", "/nowhere")
     floods = (b"1\r\n \r\n" * 10_000, b"8\r\n        \r\n" * 5_000, b"1;" + b"a" * 60_000 + b"\r\n \r\n")
 
@@ -200,7 +200,7 @@ async def chunked_bodies(server: Address) -> None:
 
 
 async def large_batches(server: Address) -> None:
-    """A megabyte of publications as small as can be, each with something to pass over: far more than a batch may have."""
+    """A megabyte of tiny publications with an unknown field: far more than the limit of a batch."""
     body = b"[" + b",".join([b'{"stream":"s","data":1,"x":1}'] * 34_900) + b"]"
     head = b"POST /_broadcast HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
 
@@ -214,7 +214,7 @@ async def large_batches(server: Address) -> None:
 
 
 async def idle_requests(server: Address) -> None:
-    """Line 7: connections that stay after a request, or begin a first or a second one and go silent."""
+    """Connections that stay open after a request, or send half of a first or a second one."""
     half = b"GET /health HTTP/1.1\r\nhost: x\r\n"
 
     async def attack(number: int) -> None:
@@ -230,7 +230,7 @@ async def idle_requests(server: Address) -> None:
 
 
 async def bad_requests(server: Address) -> None:
-    """Line 8: bodies that are cut off, and methods that want no body."""
+    """Bodies that are cut off, and a method without a body."""
     cut = b"POST /events HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{"
 
     async def attack(number: int) -> None:
@@ -262,7 +262,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 async def ordinary_clients(server: Address) -> None:
-    """No attack: clients that do what clients do. What a ping takes beside them is what attacks are compared with."""
+    """Not an attack: ordinary clients. The ping times beside them are the baseline."""
 
     async def ordinary(number: int) -> None:
         async with connection(server, opening=upgrade_request()) as link:

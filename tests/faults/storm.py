@@ -1,15 +1,17 @@
-"""The storm: publishers that write, and clients that are cut off again and again and come back in every way a client can.
+"""The reconnect storm: publishers, and clients whose connections are cut again and again and that return in every way.
 
-Each client checks every message as it comes: the next offset of its stream and no other, whatever happened to the connection.
-What is at a position is kept as text: the message itself where it is a string, its JSON otherwise.
+Each client checks each message when it arrives: its offset follows the last one of its stream. Messages are compared as text:
+a string as it is, anything else as JSON.
 """
 
 import asyncio
 import json
 import os
 import random
+import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import aiohttp
@@ -21,12 +23,16 @@ STREAMS = [f"storm/{number}" for number in range(20)]
 PUBLISHERS = 4
 CLIENTS = int(os.environ.get("STORM_CLIENTS") or 200)
 REQUESTS = int(os.environ.get("STORM_REQUESTS") or 100)  # of each publisher
-PAUSE = 0.05  # seconds at most between two requests, so that messages come all through the storm
+PAUSE = 0.05  # maximum seconds between two requests, so that messages are published during the whole storm
+FLAGS = (
+    *("--public", "--sse", "--history_limit", "100000", "--resume_patience", "60s", "--command_rate", "0"),
+    *("--app", "tests.faults.storm_channels:app", "--app_dir", str(Path(__file__).parents[2])),
+)
 
-END = "the end"  # the last message of every stream, by which a client knows that it has everything
+END = "the end"  # the last message of each stream: a client that has it is complete
 
-# How a client comes back: with its sid at once; after the publishers have ended; with a sid nobody knows; on a second
-# connection while the server still believes in the first one.
+# How a client returns: with its sid at once; after the publishers have ended; with an unknown sid; on a second connection
+# before the first one is closed.
 RETURNS = ("at once", "at once", "late", "sid lost", "taken over")
 
 
@@ -34,35 +40,34 @@ def as_text(message: object) -> str:
     return message if isinstance(message, str) else json.dumps(message, separators=(",", ":"))
 
 
-class Sea:
-    """What the publishers have written so far, by stream: the payload of offset n at place n - 1. `epochs`: what everybody was
-    told, publishers and clients of every kind."""
+class StormRecord:
+    """The messages of all publishers by stream, the payload of offset n at index n - 1, and the epochs that all must see."""
 
     def __init__(self) -> None:
         self.written: dict[str, list[str]] = {stream: [] for stream in STREAMS}
         self.epochs: dict[str, str] = {}
-        self.calm = asyncio.Event()
+        self.complete = asyncio.Event()
         self.counts: Counter[str] = Counter()
 
-    def note(self, payload: str, stream: str, epoch: str, offset: int) -> None:
-        """Receipts of one stream may reach different publishers out of order; places are filled as they come."""
-        self.told_epoch(stream, epoch)
+    def add(self, payload: str, stream: str, epoch: str, offset: int) -> None:
+        """Publishers may get the receipts of one stream out of order, so an earlier offset may still be empty."""
+        self.check_epoch(stream, epoch)
         line = self.written[stream]
         line.extend([""] * (offset - len(line)))
         assert line[offset - 1] in ("", payload), f"offset given twice: {stream} {offset}"
         line[offset - 1] = payload
 
-    def told_epoch(self, stream: str, epoch: str) -> None:
+    def check_epoch(self, stream: str, epoch: str) -> None:
         assert self.epochs.setdefault(stream, epoch) == epoch, f"{stream}: another epoch"
 
 
 class StormPublisher:
-    """Writes single publications and batches; some carry a uid and are sent again, as after a lost answer."""
+    """Publishes single messages and batches. Some have a uid and are sent again, as after a lost response."""
 
-    def __init__(self, name: str, server: Address, sea: Sea, chance: random.Random) -> None:
+    def __init__(self, name: str, server: Address, record: StormRecord, chance: random.Random) -> None:
         self._name = name
         self._server = server
-        self._sea = sea
+        self._record = record
         self._chance = chance
         self._written = 0
 
@@ -72,7 +77,7 @@ class StormPublisher:
                 batch = [self._publication() for _ in range(self._chance.choice((1, 1, 1, 3, 10)))]
                 receipts = await self._send(http, batch)
                 for publication, receipt in zip(batch, receipts, strict=True):
-                    self._sea.note(json.loads(publication["data"]), receipt["stream"], receipt["epoch"], receipt["offset"])
+                    self._record.add(json.loads(publication["data"]), receipt["stream"], receipt["epoch"], receipt["offset"])
                 if batch[0].get("uid") and self._chance.random() < 0.5:
                     await self._retry(http, batch[:1], receipts[0])
                 await asyncio.sleep(self._chance.random() * PAUSE)
@@ -81,12 +86,12 @@ class StormPublisher:
         batch = [{"stream": stream, "data": json.dumps(END)} for stream in STREAMS]
         async with aiohttp.ClientSession() as http:
             for receipt in await self._send(http, batch):
-                self._sea.note(END, receipt["stream"], receipt["epoch"], receipt["offset"])
+                self._record.add(END, receipt["stream"], receipt["epoch"], receipt["offset"])
 
     def _publication(self) -> dict[str, str]:
         self._written += 1
         name = f"{self._name}/{self._written}"
-        # Long enough for a stream's history not to fit into what is buffered for one connection.
+        # Long enough that the history of a stream exceeds the buffers of one connection.
         payload = name + "." * self._chance.choice((0, 0, 1000, 5000))
         uid = {"uid": name} if self._chance.random() < 0.3 else {}
         return {"stream": self._chance.choice(STREAMS), "data": json.dumps(payload), **uid}
@@ -98,23 +103,23 @@ class StormPublisher:
             return publications
 
     async def _retry(self, http: aiohttp.ClientSession, batch: list[dict[str, str]], first: dict[str, Any]) -> None:
-        self._sea.counts["retries"] += 1
+        self._record.counts["retries"] += 1
         assert await self._send(http, batch) == [{**first, "duplicate": True}]
 
 
 class StormClient:
-    """`got` holds what it received, in order, of each stream it stays subscribed to; `left` is one it gives up on the way."""
+    """`received` has the messages of each subscribed stream. `left` is a stream that it unsubscribes from on the way."""
 
-    def __init__(self, server: Address, sea: Sea, chance: random.Random) -> None:
+    def __init__(self, server: Address, record: StormRecord, chance: random.Random) -> None:
         self._server = server
-        self._sea = sea
+        self._record = record
         self._chance = chance
         self._sid = ""
-        self.got: dict[str, list[str]] = {stream: [] for stream in chance.sample(STREAMS, chance.randint(2, 5))}
-        self.left = chance.choice(sorted(self.got)) if chance.random() < 0.1 else ""
+        self.received: dict[str, list[str]] = {stream: [] for stream in chance.sample(STREAMS, chance.randint(2, 5))}
+        self.left = chance.choice(sorted(self.received)) if chance.random() < 0.1 else ""
 
     async def run(self) -> None:
-        """Until everything is there, over as many connections as it takes; and it is what was published."""
+        """Reconnect until all messages are received, and compare them with the published ones."""
         former: Cable | None = None
         while True:
             connection = await Cable.connect(self._server.cable, sid=self._sid)
@@ -124,77 +129,77 @@ class StormClient:
             former = connection
             if self._done():
                 break
-            await self._fall(connection)
-        await self._nothing_more(connection)
+            await self._disconnect(connection)
+        await self._expect_nothing_more(connection)
         await connection.close()
-        await self._sea.calm.wait()
-        for stream, payloads in self.got.items():
-            assert payloads == self._sea.written[stream], f"{stream}: not what was published"
+        await self._record.complete.wait()
+        for stream, payloads in self.received.items():
+            assert payloads == self._record.written[stream], f"{stream}: differs from the published messages"
 
     def _done(self) -> bool:
-        return all(payloads[-1:] == [END] for payloads in self.got.values())
+        return all(payloads[-1:] == [END] for payloads in self.received.values())
 
     async def _visit(self, connection: Cable) -> None:
         try:
-            await self._arrive(connection)
+            await self._resume(connection)
             await self._listen(connection, self._chance.randint(5, 120))
         except Closed:
-            self._sea.counts["closed by the server"] += 1
+            self._record.counts["closed by the server"] += 1
 
-    async def _arrive(self, connection: Cable) -> None:
+    async def _resume(self, connection: Cable) -> None:
         welcome = await connection.expect("welcome")
         self._sid = welcome["sid"]
-        self._sea.counts["restores"] += welcome.get("restored", False)
+        self._record.counts["restores"] += welcome.get("restored", False)
         restored = welcome.get("restored_ids", ())
-        for stream in self.got:
+        for stream in self.received:
             command = "history" if identifier(stream) in restored else "subscribe"
             await connection.send(command=command, identifier=identifier(stream), history=self._request(stream))
 
     def _request(self, stream: str) -> Frame:
-        if not self.got[stream]:
+        if not self.received[stream]:
             return {"since": 1}
-        return {"streams": {stream: {"epoch": self._sea.epochs[stream], "offset": len(self.got[stream])}}}
+        return {"streams": {stream: {"epoch": self._record.epochs[stream], "offset": len(self.received[stream])}}}
 
     async def _listen(self, connection: Cable, frames: int) -> None:
-        """So many frames, or until all is there."""
+        """Read this many frames, or until all messages are received."""
         while frames > 0 and not self._done():
             self._take(await connection.next())
             frames -= 1
-        if self.left in self.got and self._chance.random() < 0.3:
+        if self.left in self.received and self._chance.random() < 0.3:
             await connection.send(command="unsubscribe", identifier=identifier(self.left))
-            del self.got[self.left]
+            del self.received[self.left]
 
     def _take(self, frame: Frame) -> None:
         match kind(frame):
-            case "message" if frame["stream_id"] in self.got:
+            case "message" if frame["stream_id"] in self.received:
                 self._message(frame["stream_id"], frame["epoch"], frame["offset"], as_text(frame["message"]))
             case "message":
                 assert frame["stream_id"] == self.left, frame
             case "confirm_history":
-                self._sea.counts["replays"] += 1
+                self._record.counts["replays"] += 1
             case "confirm_subscription":
                 pass
             case other:
-                raise AssertionError(f"{other} in a storm where nothing is trimmed: {frame}")
+                raise AssertionError(f"unexpected {other}: {frame}")
 
     def _message(self, stream: str, epoch: str, offset: int, payload: str) -> None:
-        received = self.got[stream]
+        received = self.received[stream]
         assert offset == len(received) + 1, f"{stream}: offset {offset} after {len(received)}"
-        self._sea.told_epoch(stream, epoch)
+        self._record.check_epoch(stream, epoch)
         received.append(payload)
 
-    async def _fall(self, connection: Cable) -> None:
+    async def _disconnect(self, connection: Cable) -> None:
         way = self._chance.choice(RETURNS)
-        self._sea.counts["cuts"] += 1
+        self._record.counts["cuts"] += 1
         if way != "taken over":
             await connection.cut()
         if way == "sid lost":
-            self._sid = "nobody-knows-this-one"
+            self._sid = "unknown"
         if way == "late":
-            await self._sea.calm.wait()
+            await self._record.complete.wait()
 
-    async def _nothing_more(self, connection: Cable) -> None:
-        """What a ping's answer overtakes would be something twice."""
+    async def _expect_nothing_more(self, connection: Cable) -> None:
+        """A message before the response to a ping would be a duplicate."""
         await connection.send(command="ping")
         while kind(frame := await connection.next()) != "pong":
             assert kind(frame) != MESSAGE or frame["stream_id"] == self.left, frame
@@ -204,26 +209,51 @@ class Runs(Protocol):
     async def run(self) -> None: ...
 
 
-AnyClient = Callable[[Address, Sea, random.Random], Runs]
-AnyPublisher = Callable[[str, Address, Sea, random.Random], Runs]
+AnyClient = Callable[[Address, StormRecord, random.Random], Runs]
+AnyPublisher = Callable[[str, Address, StormRecord, random.Random], Runs]
 
 
 async def storm(
     server: Address, seed: int, count: int, clients: Sequence[AnyClient], publishers: Sequence[AnyPublisher]
-) -> Sea:
-    """Let it rage, with so many clients, as many of each kind; returns when every client has everything."""
-    sea = Sea()
+) -> StormRecord:
+    """Run `count` clients, the same number of each kind, until each has all messages."""
+    record = StormRecord()
     chances = random.Random(seed)
 
     def chance() -> random.Random:
         return random.Random(chances.random())
 
-    here = [clients[number % len(clients)](server, sea, chance()) for number in range(count)]
-    writing = [publishers[number % len(publishers)](f"p{number}", server, sea, chance()) for number in range(PUBLISHERS)]
-    async with asyncio.TaskGroup() as raging:
-        for each in here:
-            raging.create_task(each.run())
-        await asyncio.gather(*(publisher.run() for publisher in writing))
-        await StormPublisher("last", server, sea, chance()).end()
-        sea.calm.set()
-    return sea
+    running = [clients[number % len(clients)](server, record, chance()) for number in range(count)]
+    publishing = [publishers[number % len(publishers)](f"p{number}", server, record, chance()) for number in range(PUBLISHERS)]
+    async with asyncio.TaskGroup() as tasks:
+        for each in running:
+            tasks.create_task(each.run())
+        await asyncio.gather(*(publisher.run() for publisher in publishing))
+        await StormPublisher("last", server, record, chance()).end()
+        record.complete.set()
+    return record
+
+
+def new_seed() -> int:
+    """Printed, so that the storm can be repeated."""
+    seed = int(os.environ.get("STORM_SEED") or secrets.randbelow(10**9))
+    print(f"\nSTORM_SEED={seed}")
+    return seed
+
+
+def all_counted(found: dict[str, float], record: StormRecord) -> bool:
+    """Whether the metrics include the figures of all workers, which arrive a moment later."""
+    counted = found["publications_duplicate_total"] >= record.counts["retries"]
+    return counted and found["sessions_restored_total"] >= record.counts["restores"] and found["sessions"] == 0
+
+
+def check_counts(record: StormRecord, found: dict[str, float], count: int) -> None:
+    """Compare the metrics with the counts of the clients."""
+    written = sum(len(payloads) for payloads in record.written.values())
+    print(f"  {count} clients, {written} messages; counted by the clients:", dict(sorted(record.counts.items())))
+    shown = ("sessions_restored", "restores_missed", "replays", "replayed_messages", "deliveries")
+    print("  counted by the server:", {name: int(found[f"{name}_total"]) for name in shown})
+    assert record.counts["cuts"] > count
+    retries, repeats = record.counts["retries"], record.counts["repeats"]  # a repeat may arrive first
+    assert 0 < retries <= found["publications_duplicate_total"] <= retries + repeats
+    assert [name for name, value in found.items() if name.startswith("gaps_total") and value] == []

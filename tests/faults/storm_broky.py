@@ -1,7 +1,7 @@
-"""The storm over TCP: subscribers that are cut off at any byte and come back by position, and producers that are cut off in the
-middle of their pushes and push again.
+"""The reconnect storm over TCP: subscribers whose connection is cut at any byte and that resume by position, and producers
+whose connection is cut during a push and that push again.
 
-A subscriber keeps what it received and the epochs, nothing else: what a frame lacks when the connection ends, it lacks whole.
+A subscriber keeps the received messages and the epochs. It discards an incomplete frame when the connection ends.
 """
 
 import asyncio
@@ -28,60 +28,59 @@ from ropewalk.protocol.broky.frames import (
 from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
 from ropewalk.protocol.broky.tables import encode
 from tests.broky_client import BrokyLink, positions
-from tests.faults.storm import END, PAUSE, REQUESTS, STREAMS, Sea, as_text
+from tests.faults.storm import END, PAUSE, REQUESTS, STREAMS, StormRecord, as_text
 from tests.server import Address
 
 HELLO = encode(Hello())
 
 
 class BrokyStormClient:
-    """Subscribes to some streams from their beginning on. `_tips`: where they stood when they were subscribed to on this
-    connection."""
+    """Subscribes to some streams from their beginning. `_tips` has their last offset when this connection subscribed."""
 
-    def __init__(self, server: Address, sea: Sea, chance: random.Random) -> None:
+    def __init__(self, server: Address, record: StormRecord, chance: random.Random) -> None:
         self._server = server
-        self._sea = sea
+        self._record = record
         self._chance = chance
         self._streams = chance.sample(STREAMS, chance.randint(2, 5))
-        self._got: dict[str, list[str]] = {stream: [] for stream in self._streams}
+        self._received: dict[str, list[str]] = {stream: [] for stream in self._streams}
         self._tips: dict[str, int] = {}
         self._welcomed = False
         self._pinged = False
 
     async def run(self) -> None:
-        """Until everything is there, over as many connections as it takes; and it is what was published."""
+        """Reconnect until all messages are received, and compare them with the published ones."""
         while True:
             link = await BrokyLink.open(self._server)
             self._welcomed, self._tips, self._pinged = False, {}, False
             await self._listen(link)
             if self._done():
                 break
-            await self._fall(link)
-        await self._nothing_more(link)
+            await self._disconnect(link)
+        await self._expect_nothing_more(link)
         link.hang_up()
-        await self._sea.calm.wait()
-        for stream, payloads in self._got.items():
-            assert payloads == self._sea.written[stream], f"{stream}: not what was published"
+        await self._record.complete.wait()
+        for stream, payloads in self._received.items():
+            assert payloads == self._record.written[stream], f"{stream}: differs from the published messages"
 
     def _done(self) -> bool:
-        return all(payloads[-1:] == [END] for payloads in self._got.values())
+        return all(payloads[-1:] == [END] for payloads in self._received.values())
 
     async def _listen(self, link: BrokyLink) -> None:
-        """So many bytes, or until all is there."""
+        """Read a random number of bytes, or until all messages are received."""
         few, more, most = (self._chance.randrange(size) for size in (150, 20_000, 200_000))
         limit = self._chance.choice((few, more, most, 10**7))
         link.write(HELLO + b"".join(map(self._subscribe, range(len(self._streams)), self._streams)))
-        if self._chance.random() < 0.2:  # what the first one brings does not come again
+        if self._chance.random() < 0.2:  # the second subscription repeats no message
             link.write(self._subscribe(0, self._streams[0]))
         while link.taken < limit and not self._done():
             for body in await link.some(limit - link.taken):
                 self._take(body)
-        self._sea.counts["cuts in a frame"] += link.whole < link.taken
+        self._record.counts["cuts in a frame"] += link.whole < link.taken
 
     def _subscribe(self, place: int, stream: str) -> bytes:
-        """The stream is known by its place."""
-        offset = len(self._got[stream])
-        epoch = self._sea.epochs[stream].encode() if offset else b""
+        """The ref is the index of the stream plus one."""
+        offset = len(self._received[stream])
+        epoch = self._record.epochs[stream].encode() if offset else b""
         return encode(Subscribe(place + 1, stream.encode(), epoch=epoch, offset=offset, history=not offset))
 
     def _take(self, body: Body) -> None:
@@ -91,61 +90,61 @@ class BrokyStormClient:
             case Subscribed(ref, epoch, offset):
                 stream = self._streams[ref - 1]
                 if epoch:
-                    self._sea.told_epoch(stream, epoch.decode())
+                    self._record.check_epoch(stream, epoch.decode())
                 self._tips.setdefault(stream, offset)
-                self._sea.counts["subscriptions"] += 1
+                self._record.counts["subscriptions"] += 1
             case Welcome():
                 self._welcomed = True
             case Pong():
                 self._pinged = True
             case other:
-                raise AssertionError(f"in a storm where nothing is trimmed: {other}")
+                raise AssertionError(f"unexpected: {other}")
 
     def _run(self, run: Run) -> None:
         stream = run.key.decode()
-        received = self._got[stream]
-        assert stream in self._tips, f"{stream}: a delivery before the subscription was answered"
+        received = self._received[stream]
+        assert stream in self._tips, f"{stream}: a message before the confirmation of the subscription"
         assert run.offset == len(received) + 1, f"{stream}: offset {run.offset} after {len(received)}"
-        self._sea.told_epoch(stream, run.epoch.decode())
+        self._record.check_epoch(stream, run.epoch.decode())
         for payload in payloads_of(run):
             received.append(text_of(payload, run.format))
 
-    async def _fall(self, link: BrokyLink) -> None:
-        counts = self._sea.counts
+    async def _disconnect(self, link: BrokyLink) -> None:
+        counts = self._record.counts
         counts["cuts"] += 1
         counts["cuts before the welcome"] += not self._welcomed
-        counts["cuts before the history"] += any(len(self._got[stream]) < tip for stream, tip in self._tips.items())
+        counts["cuts before the history"] += any(len(self._received[stream]) < tip for stream, tip in self._tips.items())
         link.cut() if self._chance.random() < 0.7 else link.hang_up()
         if self._chance.random() < 0.3:
-            await self._sea.calm.wait()
+            await self._record.complete.wait()
 
-    async def _nothing_more(self, link: BrokyLink) -> None:
-        """What a ping's answer overtakes would be something twice."""
-        had = {stream: len(payloads) for stream, payloads in self._got.items()}
+    async def _expect_nothing_more(self, link: BrokyLink) -> None:
+        """A message before the response to a ping would be a duplicate."""
+        had = {stream: len(payloads) for stream, payloads in self._received.items()}
         link.write(encode(Ping(1)))
         while not self._pinged:
             for body in await link.some():
                 self._take(body)
-        assert had == {stream: len(payloads) for stream, payloads in self._got.items()}
+        assert had == {stream: len(payloads) for stream, payloads in self._received.items()}
 
 
 def text_of(payload: bytes, format: Format) -> str:
-    """As clients of text are told it. JSON comes here as its publisher wrote it."""
+    """The message as text clients receive it. JSON arrives here as published."""
     if format is Format.BYTES:
         return as_text({"$bytes": base64.b64encode(payload).decode()})
     text = json.loads(payload)
-    assert payload == json.dumps(text).encode(), "not the bytes that were published"
+    assert payload == json.dumps(text).encode(), "differs from the published bytes"
     return as_text(text)
 
 
 class BrokyStormPublisher:
-    """Pushes runs, several in one write. Those with uids are cut off at any byte now and then, and pushed again until they are
-    answered; and some again after that, as after a lost answer."""
+    """Pushes runs, several in one write. Runs with uids are sometimes cut off at any byte and pushed again until confirmed, and
+    some once more, as after a lost response."""
 
-    def __init__(self, name: str, server: Address, sea: Sea, chance: random.Random) -> None:
+    def __init__(self, name: str, server: Address, record: StormRecord, chance: random.Random) -> None:
         self._name = name
         self._server = server
-        self._sea = sea
+        self._record = record
         self._chance = chance
         self._written = 0
         self._link: BrokyLink | None = None
@@ -159,8 +158,8 @@ class BrokyStormPublisher:
                     await self._cut_off(runs)
             first = await self._push(runs)
             if with_uids and self._chance.random() < 0.3:
-                self._sea.counts["retries"] += sum(run.count for run in runs)
-                assert await self._push(runs) == first, "a uid got another position"
+                self._record.counts["retries"] += sum(run.count for run in runs)
+                assert await self._push(runs) == first, "a uid received another position"
             await asyncio.sleep(self._chance.random() * PAUSE)
         if self._link is not None:
             self._link.hang_up()
@@ -185,14 +184,14 @@ class BrokyStormPublisher:
         return self._link
 
     async def _cut_off(self, runs: Sequence[Run]) -> None:
-        """Nobody knows whether they were registered."""
+        """The server may have registered the runs or not."""
         link, self._link = await self._connected(), None
         data = b"".join(map(encode_run, runs))
         link.write(data[: self._chance.randrange(len(data) + 1)])
         await link.flush()
         link.cut() if self._chance.random() < 0.5 else link.hang_up()
-        self._sea.counts["pushes cut off"] += 1
-        self._sea.counts["repeats"] += sum(run.count for run in runs)
+        self._record.counts["pushes cut off"] += 1
+        self._record.counts["repeats"] += sum(run.count for run in runs)
 
     async def _push(self, runs: Sequence[Run]) -> dict[int, tuple[bytes, int]]:
         """Epoch and first offset by ref."""
@@ -202,7 +201,7 @@ class BrokyStormPublisher:
         while len(answers) < len(runs):
             for body in await link.some():
                 if isinstance(body, Refused) and body.reason is Reason.UNAVAILABLE:  # nothing of it is registered
-                    self._sea.counts["pushed again"] += 1
+                    self._record.counts["pushed again"] += 1
                     link.write(encode_run(next(run for run in runs if run.ref == body.ref)))
                     continue
                 assert isinstance(body, Pushed), body
@@ -210,5 +209,5 @@ class BrokyStormPublisher:
         for run in runs:
             epoch, offset = answers[run.ref]
             for place, payload in enumerate(payloads_of(run)):
-                self._sea.note(text_of(payload, run.format), run.key.decode(), epoch.decode(), offset + place)
+                self._record.add(text_of(payload, run.format), run.key.decode(), epoch.decode(), offset + place)
         return answers

@@ -27,7 +27,7 @@ class LeasedRing(Ring):
         self.store = store
         self._journals = journals
 
-    def finding(self, name: str, seeds: str) -> list[str]:
+    def discovery(self, name: str, seeds: str) -> list[str]:
         where = ("redis", "--redis_url") if isinstance(self.store, RedisServer) else ("nats", "--nats_servers")
         return ["--ring", where[0], where[1], self.store.url]
 

@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import secrets
 import shutil
 import ssl
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,19 @@ from tests.services import free_port
 
 SHARDS = 16
 FLAGS = ("--public", "--secret", "ring", "--jwt_secret", SECRET, "--streams_presence", "--history_limit", "1000")
-WITHIN = 30.0
+SECONDS = 60.0  # matters only where a test fails
 
 
 class Ring:
-    """`nodes` by name. `journal`: every node has one, which outlives it. `workers`: how many each of these nodes has; others
-    are one process."""
+    """The running servers by node name.
+
+    Args:
+        home: directory with one subdirectory per node.
+        names: names of the nodes, one letter each.
+        journal: whether each node has a journal. It outlives the process.
+        workers: number of workers by node. Other nodes are one process.
+        flags: of each server.
+    """
 
     def __init__(self, home: Path, names: str, journal: bool, workers: Mapping[str, int], flags: tuple[str, ...]) -> None:
         self._home = home
@@ -37,7 +45,11 @@ class Ring:
         self.nodes: dict[str, RunningServer] = {}
 
     def start(self, name: str, seeds: str = "") -> RunningServer:
-        """`seeds`: the nodes that it is told of besides itself; all that were planned, unless it joins later."""
+        """Start one node.
+
+        Args:
+            seeds: the other nodes in its --ring; by default all that have a port.
+        """
         home = self._home / name
         home.mkdir(exist_ok=True)
         flags = ["--port", str(self.ports[name]), "--journal_shards", str(SHARDS)]
@@ -45,25 +57,28 @@ class Ring:
             flags += ["--data_dir", str(home / "data"), "--durability", "fsync"]
         if name in self._workers:
             flags += ["--workers", str(self._workers[name])]
-        flags += [*self.finding(name, seeds), "--ring_node", name]
+        flags += [*self.discovery(name, seeds), "--ring_node", name]
         self.nodes[name] = RunningServer((*self._flags, *flags), home)
         return self.nodes[name]
 
-    def finding(self, name: str, seeds: str) -> list[str]:
-        """How the node is told of the others."""
-        told = ",".join(f"{each}=127.0.0.1:{self.ports[each]}" for each in sorted({*(seeds or self.ports), name}))
-        return ["--ring", told]
+    def discovery(self, name: str, seeds: str) -> list[str]:
+        """The flags by which the node finds the others."""
+        addresses = (f"{each}=127.0.0.1:{self.ports[each]}" for each in sorted({*(seeds or self.ports), name}))
+        return ["--ring", ",".join(addresses)]
 
     def keeps_journal(self, name: str) -> bool:
         return self._journal
 
-    def start_all(self, names: str) -> None:
-        """New nodes, all at once."""
-        self.ports |= {name: free_port() for name in names}
-        with ThreadPoolExecutor(len(names)) as threads:
+    def start_all(self, names: Iterable[str]) -> None:
+        """All at once."""
+        for name in names:
+            self.ports.setdefault(name, free_port())
+        with ThreadPoolExecutor() as threads:
             list(threads.map(self.start, names))
+        self.nodes = dict(sorted(self.nodes.items()))
 
     def join(self, name: str) -> RunningServer:
+        """Start a new node. Its --ring has the nodes that run now."""
         seeds = "".join(self.nodes)
         self.ports[name] = free_port()
         return self.start(name, seeds)
@@ -72,7 +87,7 @@ class Ring:
         self.nodes.pop(name).kill()
 
     def lose(self, name: str) -> None:
-        """As `kill`, and with its journal."""
+        """Kill the node and delete its journal."""
         self.kill(name)
         shutil.rmtree(self._home / name)
 
@@ -84,30 +99,44 @@ class Ring:
     def stop(self, name: str) -> int:
         return self.nodes.pop(name).stop()
 
-    async def healthy(self, tls: ssl.SSLContext | bool = True) -> None:
-        """All nodes reach each other."""
+    async def healthy(self, tls: ssl.SSLContext | bool = True, names: str = "") -> None:
+        """Wait until these nodes, by default all, reach each other."""
+        deadline = time.monotonic() + SECONDS
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as http:
-            for name, node in self.nodes.items():
-                deadline = time.monotonic() + WITHIN
-                while (await _answer(http, f"{node.url}/health")) != {"status": "ok"}:
-                    assert time.monotonic() < deadline, f"{name} is not healthy: {node.log()}"
-                    await asyncio.sleep(0.05)
+            for name in names or self.nodes:
+                node = self.nodes[name]
+                while (health := await _get(http, f"{node.url}/health")) != {"status": "ok"}:
+                    assert time.monotonic() < deadline, f"{name}: {health}\n{node.log()}"
+                    await asyncio.sleep(0.02)
 
     async def change(self, name: str, change: dict[str, object]) -> dict[str, object]:
-        """Asked of one node; returns what it says of the ring then."""
+        """Post a change to one node; returns its report of the ring."""
         async with aiohttp.ClientSession() as http, http.post(f"{self.nodes[name].url}/api/ring", json=change) as response:
             assert response.status == 200, await response.text()
             report: dict[str, object] = await response.json()
             return report
 
     async def settled(self) -> None:
-        """Every shard is held by its owner, as all nodes see it."""
-        deadline = time.monotonic() + WITHIN
+        """Wait until all nodes report the same table, and that each shard is held by its owner."""
+        deadline = time.monotonic() + SECONDS
         async with aiohttp.ClientSession() as http:
-            for name, node in self.nodes.items():
-                while (report := await _answer(http, f"{node.url}/api/ring"))["moving"] or report["unavailable"]:
-                    assert time.monotonic() < deadline, (name, report, node.log())
-                    await asyncio.sleep(0.05)
+            while True:
+                reports = [await _get(http, f"{node.url}/api/ring") for node in self.nodes.values()]
+                tables = [(report["term"], [(each["name"], each["owns"]) for each in report["nodes"]]) for report in reports]
+                moving = any(report["moving"] or report["unavailable"] for report in reports)
+                if not moving and all(table == tables[0] for table in tables):
+                    return
+                assert time.monotonic() < deadline, reports
+                await asyncio.sleep(0.02)
+
+    async def unreached(self, name: str) -> None:
+        """Wait until no node reaches this one."""
+        deadline = time.monotonic() + SECONDS
+        async with aiohttp.ClientSession() as http:
+            for node in self.nodes.values():
+                while _is_alive(report := await _get(http, f"{node.url}/api/ring"), name):
+                    assert time.monotonic() < deadline, report
+                    await asyncio.sleep(0.02)
 
     def end(self) -> None:
         for node in self.nodes.values():
@@ -120,7 +149,11 @@ class Ring:
                 node.kill()
 
 
-async def _answer(http: aiohttp.ClientSession, url: str) -> Any:
+def _is_alive(report: dict[str, Any], name: str) -> bool:
+    return any(node["alive"] for node in report["nodes"] if node["name"] == name)
+
+
+async def _get(http: aiohttp.ClientSession, url: str) -> Any:
     async with http.get(url) as response:
         return await response.json()
 
@@ -132,26 +165,50 @@ def running_ring(
     with tempfile.TemporaryDirectory() as home:
         ring = Ring(Path(home), names, journal, workers or {}, flags)
         try:
-            for name in names:
-                ring.start(name)
+            ring.start_all(names)
             yield ring
         finally:
             ring.end()
 
 
-def streams_of_all_shards(count: int = SHARDS) -> list[str]:
+def streams_of_all_shards(count: int = SHARDS, prefix: str = "chat") -> list[str]:
     """One stream of each shard."""
     found: dict[int, str] = {}
     number = 0
     while len(found) < count:
-        found.setdefault(shard_of(f"chat/{number}", SHARDS), f"chat/{number}")
+        found.setdefault(shard_of(f"{prefix}/{number}", SHARDS), f"{prefix}/{number}")
         number += 1
     return [found[shard] for shard in sorted(found)]
 
 
 async def try_to_publish(node: RunningServer, stream: str, data: object, **extra: Any) -> tuple[int, dict[str, Any]]:
+    """Status and body of the response."""
     async with (
         aiohttp.ClientSession() as http,
         http.post(f"{node.url}/_broadcast", json={"stream": stream, "data": data, **extra}) as response,
     ):
         return response.status, await response.json()
+
+
+async def until_published(node: RunningServer, stream: str, data: object) -> dict[str, Any]:
+    """Retry while the response is 503 or the worker has ended. A uid makes the retries safe; returns the position."""
+    uid = secrets.token_hex(8)
+    deadline = time.monotonic() + SECONDS
+    while True:
+        answer = "the connection was closed"
+        with contextlib.suppress(aiohttp.ClientError):
+            status, body = await try_to_publish(node, stream, data, uid=uid)
+            if status == 201:
+                position: dict[str, Any] = body["publications"][0]
+                position.pop("duplicate", None)
+                return position
+            assert status == 503, body
+            answer = str(body)
+        assert time.monotonic() < deadline, answer
+        await asyncio.sleep(0.05)
+
+
+async def holder_of(node: RunningServer, name: str) -> str:
+    """The node that holds a stream or a session."""
+    async with aiohttp.ClientSession() as http, http.get(f"{node.url}/api/ring", params={"stream": name}) as response:
+        return str((await response.json())["place"]["holder"])

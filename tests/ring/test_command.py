@@ -1,4 +1,4 @@
-"""`ropewalk ring` and `/api/ring` at a ring that runs."""
+"""`ropewalk ring` and `/api/ring` at a running ring."""
 
 import json
 import time
@@ -11,19 +11,27 @@ import pytest
 from ropewalk.cli.main import main
 from ropewalk.core.ring import place_of
 from ropewalk.model.ring import RingReport
-from tests.ring.ring import FLAGS, SHARDS, WITHIN, Ring, running_ring
+from tests.ring.ring import FLAGS, SECONDS, SHARDS, Ring, running_ring
 from tests.server import RunningServer, running_server
 from tests.services import free_port
 
 
 @pytest.fixture
 def ring() -> Iterator[Ring]:
+    """For tests that remove or kill a node."""
     with running_ring("abc") as ring:
         until(ring.nodes["a"], lambda report: all_held(report, 3))
         yield ring
 
 
-def asked(node: RunningServer, change: object = None) -> tuple[int, dict[str, object]]:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Ring]:
+    with running_ring("abc") as ring:
+        until(ring.nodes["a"], lambda report: all_held(report, 3))
+        yield ring
+
+
+def request(node: RunningServer, change: object = None) -> tuple[int, dict[str, object]]:
     body = None if change is None else json.dumps(change).encode()
     try:
         with urllib.request.urlopen(urllib.request.Request(f"{node.url}/api/ring", body)) as answer:
@@ -33,9 +41,9 @@ def asked(node: RunningServer, change: object = None) -> tuple[int, dict[str, ob
 
 
 def until(node: RunningServer, holds: Callable[[dict[str, object]], bool]) -> dict[str, object]:
-    deadline = time.monotonic() + WITHIN
+    deadline = time.monotonic() + SECONDS
     while True:
-        status, report = asked(node)
+        status, report = request(node)
         if status == 200 and holds(report):
             return report
         assert time.monotonic() < deadline, report
@@ -49,7 +57,7 @@ def nodes(report: dict[str, object]) -> dict[str, dict[str, object]]:
 
 
 def all_held(report: dict[str, object], count: int) -> bool:
-    """So many nodes are there, and each holds what it owns."""
+    """Whether the ring has `count` nodes, and each holds the shards that it owns."""
     listed = nodes(report)
     return (
         len(listed) == count
@@ -58,7 +66,7 @@ def all_held(report: dict[str, object], count: int) -> bool:
     )
 
 
-def test_a_node_that_is_removed_hands_over_and_is_then_taken_out(ring: Ring, capsys: pytest.CaptureFixture[str]) -> None:
+def test_removed_node_hands_over_its_shards_and_then_leaves_the_ring(ring: Ring, capsys: pytest.CaptureFixture[str]) -> None:
     a, url = ring.nodes["a"], ring.nodes["a"].url
     assert main(["ring", "--url", url]) == 0
     assert f"A ring of {SHARDS} shards on 3 nodes: term 1, seen by a" in capsys.readouterr().out
@@ -96,9 +104,7 @@ def test_a_node_that_is_removed_hands_over_and_is_then_taken_out(ring: Ring, cap
         until(ring.nodes[name], lambda report: all_held(report, 2))
 
 
-def test_a_node_that_is_gone_is_only_removed_if_its_shards_are_declared_lost(
-    ring: Ring, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dead_node_is_only_removed_if_its_shards_are_declared_lost(ring: Ring, capsys: pytest.CaptureFixture[str]) -> None:
     a, url = ring.nodes["a"], ring.nodes["a"].url
     ring.kill("b")
     report = until(a, lambda report: not nodes(report)["b"]["alive"])
@@ -106,91 +112,84 @@ def test_a_node_that_is_gone_is_only_removed_if_its_shards_are_declared_lost(
 
     assert main(["ring", "remove", "b", "--url", url]) == 1
     assert "b does not answer and holds" in capsys.readouterr().err
-    assert asked(a, {"remove": "b"})[0] == 409
+    assert request(a, {"remove": "b"})[0] == 409
 
     assert main(["ring", "remove", "b", "--lost", "--url", url]) == 0
     for name in "ac":
         until(ring.nodes[name], lambda report: all_held(report, 2))
 
 
-def test_a_node_may_be_added_before_it_is_there(ring: Ring) -> None:
-    a = ring.nodes["a"]
-    status, report = asked(a, {"add": "z=127.0.0.1:1"})
+def test_node_may_be_added_before_it_runs(shared: Ring) -> None:
+    a = shared.nodes["a"]
+    status, report = request(a, {"add": "z=127.0.0.1:1"})
     assert (status, nodes(report)["z"]["alive"], nodes(report)["z"]["holds"]) == (200, False, 0)
     assert nodes(report)["z"]["owns"] == SHARDS // 4
     assert report["unavailable"] == 0
-    assert asked(a, {"remove": "z"})[0] == 200
+    assert request(a, {"remove": "z"})[0] == 200
     until(a, lambda report: all_held(report, 3))
 
 
-@pytest.mark.parametrize(
-    ("change", "status"),
-    [
-        ({}, 400),
-        ({"add": "d"}, 400),
-        ({"add": "d=h:1", "remove": "a"}, 400),
-        ({"add": "d=h:1", "lost": True}, 400),
-        ({"delete": "a"}, 400),
-        ([], 400),
-        ({"remove": "nobody"}, 409),
-    ],
-)
-def test_what_is_no_change_is_refused_and_changes_nothing(shared: Ring, change: object, status: int) -> None:
+INVALID_CHANGES: list[tuple[object, int]] = [
+    ({}, 400),
+    ({"add": "d"}, 400),
+    ({"add": "d=h:1", "remove": "a"}, 400),
+    ({"add": "d=h:1", "lost": True}, 400),
+    ({"delete": "a"}, 400),
+    ([], 400),
+    ({"remove": "unknown"}, 409),
+]
+
+
+def test_invalid_change_is_refused_and_changes_nothing(shared: Ring) -> None:
     node = shared.nodes["a"]
-    term = asked(node)[1]["term"]
-    answered, body = asked(node, change)
-    assert (answered, asked(node)[1]["term"]) == (status, term)
-    assert body["error"]
+    before = request(node)
+    answers = [request(node, change) for change, _ in INVALID_CHANGES]
+    assert [(change, status) for (change, _), (status, _) in zip(INVALID_CHANGES, answers, strict=True)] == INVALID_CHANGES
+    assert all(body["error"] for _, body in answers), answers
+    assert request(node) == before
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Ring]:
-    with running_ring("ab") as ring:
-        until(ring.nodes["a"], lambda report: all_held(report, 2))
-        yield ring
+def test_report_without_a_stream_has_all_fields_but_the_place(shared: Ring) -> None:
+    assert set(request(shared.nodes["b"])[1]) == set(RingReport.__struct_fields__) - {"place"}
 
 
-def test_a_report_has_what_it_says_it_has(shared: Ring) -> None:
-    assert set(asked(shared.nodes["b"])[1]) == set(RingReport.__struct_fields__) - {"place"}  # of no stream
-
-
-def test_a_server_alone_has_no_ring(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_without_a_ring_reports_that(capsys: pytest.CaptureFixture[str]) -> None:
     with running_server("--public") as server:
         assert main(["ring", "--url", server.url]) == 2
     assert "started without --ring" in capsys.readouterr().err
 
 
-def test_a_stranger_learns_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_key_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with running_ring("a", "--public=false") as ring:
         assert main(["ring", "--url", ring.nodes["a"].url, "--key", "wrong"]) == 2
     assert "the key is not accepted; --key brings the key" in capsys.readouterr().err
 
 
-def test_a_node_that_lives_is_not_given_another_address(ring: Ring) -> None:
-    before = asked(ring.nodes["a"])[1]
-    for name in "ab":  # itself, and another one
-        status, answer = asked(ring.nodes["a"], {"add": f"{name}=127.0.0.1:1"})
+def test_address_of_a_live_node_is_not_changed(shared: Ring) -> None:
+    before = request(shared.nodes["a"])
+    for name in "ab":  # itself, and another node
+        status, answer = request(shared.nodes["a"], {"add": f"{name}=127.0.0.1:1"})
         assert (status, f"{name} is alive" in str(answer["error"])) == (409, True), answer
-    assert asked(ring.nodes["a"])[1] == before
+    assert request(shared.nodes["a"]) == before
 
 
-def test_a_second_process_of_the_same_name_does_not_enter_and_says_why(ring: Ring) -> None:
-    before = asked(ring.nodes["a"])[1]
+def test_second_process_of_a_node_waits_and_reports_why_until_the_first_ends(ring: Ring) -> None:
+    before = request(ring.nodes["a"])[1]
     port = free_port()
-    told = ",".join(f"{name}=127.0.0.1:{port if name == 'b' else ring.ports[name]}" for name in "abc")
-    with running_server(*FLAGS, "--ring", told, "--ring_node", "b", "--port", str(port)) as twin:
+    seeds = ",".join(f"{name}=127.0.0.1:{port if name == 'b' else ring.ports[name]}" for name in "abc")
+    with running_server(*FLAGS, "--ring", seeds, "--ring_node", "b", "--port", str(port)) as twin:
         until_health(twin, "another process is the node b")
         assert "another process is the node b" in twin.log()
-        assert asked(ring.nodes["a"])[1] == before
-        ring.kill("b")  # then there is no other any more
+        assert request(ring.nodes["a"])[1] == before
+        ring.kill("b")
         until(ring.nodes["a"], lambda report: all_held(report, 3) and nodes(report)["b"]["address"] == f"127.0.0.1:{port}")
         until_health(twin, '{"status":"ok"}')
 
 
-def until_health(node: RunningServer, says: str) -> None:
-    deadline = time.monotonic() + WITHIN
-    while says not in (said := health(node)):
-        assert time.monotonic() < deadline, said
+def until_health(node: RunningServer, part: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while part not in (found := health(node)):
+        assert time.monotonic() < deadline, found
         time.sleep(0.05)
 
 
@@ -202,7 +201,7 @@ def health(node: RunningServer) -> str:
         return error.read().decode()
 
 
-def test_the_directory_of_another_node_is_refused() -> None:
+def test_directory_of_another_node_is_refused() -> None:
     with running_ring("ab", journal=True) as ring:
         until(ring.nodes["a"], lambda report: all_held(report, 2))
         ring.stop("a")

@@ -1,13 +1,14 @@
-"""Keys that share a partition key, on a ring: they have one holder, so they keep their order among each other at every node."""
+"""Keys with the same partition key have one holder, so all nodes deliver their messages in the order of publishing."""
 
 from collections.abc import Iterator
 
 import aiohttp
 import pytest
 
-from ropewalk.protocol.broky.frames import Pushed, Reason, Refused, Run, Subscribe, Subscribed
+from ropewalk.protocol.broky.frames import Format, Pushed, Reason, Refused, Run, Subscribe, Subscribed
 from ropewalk.protocol.broky.runs import payloads_of, run_of
 from tests.broky_client import client
+from tests.cable import cable
 from tests.ring.ring import Ring, running_ring
 from tests.server import RunningServer
 
@@ -28,12 +29,12 @@ async def ring(shared_ring: Ring) -> Ring:
     return shared_ring
 
 
-async def test_they_keep_their_order_among_each_other_at_every_node(ring: Ring) -> None:
+async def test_each_node_delivers_keys_of_one_partition_in_the_order_of_publishing(ring: Ring) -> None:
     for producer in ring.nodes.values():
-        await _pushed_and_delivered(producer, [*ring.nodes.values()])
+        await _push_and_receive(producer, [*ring.nodes.values()])
 
 
-async def _pushed_and_delivered(producer: RunningServer, nodes: list[RunningServer]) -> None:
+async def _push_and_receive(producer: RunningServer, nodes: list[RunningServer]) -> None:
     async with client(producer) as pushing, client(nodes[0]) as one, client(nodes[1]) as two, client(nodes[2]) as three:
         subscribers = (one, two, three)
         for subscriber in subscribers:
@@ -45,14 +46,14 @@ async def _pushed_and_delivered(producer: RunningServer, nodes: list[RunningServ
         while len(answered) < MESSAGES:
             answered += (await pushing.expect(Pushed)).refs
         for subscriber in subscribers:
-            got: list[int] = []
-            while len(got) < MESSAGES:
-                got += map(int, payloads_of(await subscriber.expect(Run)))
-            assert got == [*numbers]
+            received: list[int] = []
+            while len(received) < MESSAGES:
+                received += map(int, payloads_of(await subscriber.expect(Run)))
+            assert received == [*numbers]
 
 
-async def test_a_partition_key_that_is_not_in_the_name_is_refused(ring: Ring) -> None:
-    """Whoever subscribes could not find it."""
+async def test_partition_key_that_is_not_in_the_name_is_refused(ring: Ring) -> None:
+    """A subscriber could not find the holder."""
     node = ring.nodes["a"]
     async with client(node) as producer, client(node) as subscriber:
         await subscriber.subscribe(b"lone")
@@ -71,3 +72,24 @@ async def test_a_partition_key_that_is_not_in_the_name_is_refused(ring: Ring) ->
         answer = await response.json()
         assert answer["index"] == 1
         assert "in braces" in answer["error"]
+
+
+@pytest.mark.parametrize("shared_ring", ["ephemeral"], indirect=True, scope="module")
+async def test_runs_of_streams_without_history_reach_clients_of_all_nodes_undivided(ring: Ring) -> None:
+    async with (
+        cable(ring.nodes["a"]) as web,
+        client(ring.nodes["b"]) as subscriber,
+        client(ring.nodes["c"]) as pusher,
+    ):
+        keys = [f"now/{number}" for number in range(12)]
+        for key in keys:
+            await web.subscribe(key)
+            await subscriber.subscribe(key.encode())
+        for ref, key in enumerate(keys, 1):
+            pusher.send(Run(ref, 2, key=key.encode(), sizes=(3, 3), payload=b'"1""2"', format=Format.JSON))
+        answered: list[int] = []
+        while len(answered) < len(keys):
+            answered += (await pusher.expect(Pushed)).refs
+        runs = await subscriber.some(Run, len(keys))
+        assert sorted((run.key.decode(), run.count, run.offset) for run in runs) == sorted((key, 2, 0) for key in keys)
+        assert sorted(await web.messages(2 * len(keys))) == ["1"] * len(keys) + ["2"] * len(keys)

@@ -1,4 +1,4 @@
-"""A ring with journals whose nodes are killed while its shards move: nothing that was acknowledged is lost or comes twice."""
+"""A ring with journals whose nodes are killed while shards move: each acknowledged message is kept exactly once."""
 
 import asyncio
 import contextlib
@@ -14,16 +14,16 @@ import pytest
 
 from tests.cable import cable
 from tests.process_tree import children
-from tests.ring.ring import WITHIN, Ring, running_ring, streams_of_all_shards, try_to_publish
+from tests.ring.ring import Ring, running_ring, streams_of_all_shards
 from tests.server import publish
 
 FAULTS = 8
 LARGE_MESSAGES, LARGE_BYTES = 20, 100_000
-SECONDS = 120.0
+SECONDS = 120.0  # matters only where a test fails
 
 
 class Publisher:
-    """Sends everything under a uid until it is acknowledged, to whichever node lives."""
+    """Sends each message with a uid, to any running node, until it is acknowledged."""
 
     def __init__(self, ring: Ring, name: str, streams: list[str], chance: random.Random) -> None:
         self._ring = ring
@@ -40,12 +40,12 @@ class Publisher:
                 number += 1
                 stream, uid = self._chance.choice(self._streams), f"{self._name}-{number}"
                 deadline = time.monotonic() + SECONDS
-                while (position := await self._sent(http, stream, uid)) is None:
-                    assert time.monotonic() < deadline, f"{stream} is not published to"
+                while (position := await self._send(http, stream, uid)) is None:
+                    assert time.monotonic() < deadline, f"{stream}: no publication is acknowledged"
                     await asyncio.sleep(0.05)
                 self.acknowledged[stream][uid] = position
 
-    async def _sent(self, http: aiohttp.ClientSession, stream: str, uid: str) -> tuple[str, int] | None:
+    async def _send(self, http: aiohttp.ClientSession, stream: str, uid: str) -> tuple[str, int] | None:
         node = self._chance.choice(list(self._ring.nodes.values()))
         body = {"stream": stream, "data": uid, "uid": uid}
         try:
@@ -61,7 +61,7 @@ class Publisher:
 
 @pytest.fixture
 def ring(request: pytest.FixtureRequest) -> Iterator[Ring]:
-    """The parameter says which nodes have how many workers."""
+    """The parameter is the number of workers by node."""
     with running_ring("abc", "--history_limit", "100000", journal=True, workers=request.param) as ring:
         yield ring
 
@@ -73,27 +73,27 @@ async def history(ring: Ring, stream: str) -> list[tuple[str, int, Any]]:
 
 
 async def move_shards(ring: Ring, chance: random.Random) -> None:
-    """The fourth node comes or goes. Whoever is asked may not know enough to do it now."""
+    """Add the fourth node, or remove it. The node that gets the request may refuse it until it knows the ring."""
     node = chance.choice([ring.nodes[name] for name in "abc"])
-    with contextlib.suppress(aiohttp.ClientError):  # its worker was just killed
+    with contextlib.suppress(aiohttp.ClientError):  # its worker was killed
         async with aiohttp.ClientSession() as http:
             async with http.get(f"{node.url}/api/ring") as response:
                 report = await response.json()
-            if response.status == 503:  # and so was its store
+            if response.status == 503:  # its store was killed
                 return
-            there = {member["name"]: member["leaving"] for member in report["nodes"]}.get("d") is False
-            change = {"remove": "d"} if there else {"add": f"d=127.0.0.1:{ring.ports['d']}"}
+            is_member = {member["name"]: member["leaving"] for member in report["nodes"]}.get("d") is False
+            change = {"remove": "d"} if is_member else {"add": f"d=127.0.0.1:{ring.ports['d']}"}
             async with http.post(f"{node.url}/api/ring", json=change) as response:
                 assert response.status in (200, 409, 503), await response.text()
 
 
 @pytest.mark.parametrize(("seed", "ring"), [(1, {}), (2, {"a": 2, "b": 2, "d": 2})], indirect=["ring"])
-async def test_nothing_acknowledged_is_lost_while_nodes_die_and_shards_move(ring: Ring, seed: int) -> None:
+async def test_no_acknowledged_message_is_lost_while_nodes_die_and_shards_move(ring: Ring, seed: int) -> None:
     chance = random.Random(seed)
     streams = streams_of_all_shards()
     await ring.healthy()
     ring.join("d")
-    for stream in streams:  # so much that a hand-over takes a while
+    for stream in streams:  # enough for a slow handover
         for number in range(LARGE_MESSAGES):
             await publish(ring.nodes["a"], stream, "x" * LARGE_BYTES, uid=f"large-{number}")
     publishers = [Publisher(ring, name, streams, random.Random(f"{seed}{name}")) for name in "xyz"]
@@ -103,7 +103,8 @@ async def test_nothing_acknowledged_is_lost_while_nodes_die_and_shards_move(ring
         await asyncio.sleep(chance.uniform(0.0, 0.5))
         name = chance.choice("abcd")
         if (processes := sorted(children(ring.nodes[name]))) and chance.random() < 0.5:
-            os.kill(chance.choice(processes), signal.SIGKILL)  # its store or a worker, which is started again
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(chance.choice(processes), signal.SIGKILL)  # its store or a worker; the supervisor restarts it
         else:
             ring.kill(name)
             await asyncio.sleep(chance.uniform(0.0, 0.5))
@@ -112,36 +113,15 @@ async def test_nothing_acknowledged_is_lost_while_nodes_die_and_shards_move(ring
     for publisher in publishers:
         publisher.ending = True
     await asyncio.gather(*running)
+    await ring.healthy(names="abc")  # the fourth may be removed
     for stream in streams:
         kept = await history(ring, stream)
         offsets = [offset for _, offset, _ in kept]
         assert offsets == list(range(1, len(kept) + 1)), stream
         assert len({epoch for epoch, _, _ in kept}) == 1, stream
         uids = [uid for _, _, uid in kept[LARGE_MESSAGES:]]
-        assert len(set(uids)) == len(uids), f"{stream} has something twice"
+        assert len(set(uids)) == len(uids), f"{stream} has a duplicate"
         at = {uid: (epoch, offset) for epoch, offset, uid in kept}
         for publisher in publishers:
             for uid, position in publisher.acknowledged[stream].items():
                 assert at.get(uid) == position, (stream, uid, position, at.get(uid))
-
-
-async def test_a_node_that_stands_still_is_noticed_and_its_streams_are_back_when_it_goes_on() -> None:
-    with running_ring() as ring:
-        await ring.healthy()
-        streams = streams_of_all_shards()
-        for stream in streams:
-            assert (await try_to_publish(ring.nodes["a"], stream, "1"))[0] == 201
-        ring.nodes["b"].process.send_signal(signal.SIGSTOP)
-        try:
-            # Nobody tells that it stands still. What is asked of it ends, and from then on nobody waits for it.
-            statuses = await asyncio.gather(*(try_to_publish(ring.nodes["a"], stream, "2") for stream in streams))
-            assert sorted({status for status, _ in statuses}) == [201, 503]
-            deadline = time.monotonic() + WITHIN
-            lost = next(stream for stream, (status, _) in zip(streams, statuses, strict=True) if status == 503)
-            while "not reached" not in (await try_to_publish(ring.nodes["a"], lost, "3"))[1].get("error", ""):
-                assert time.monotonic() < deadline
-        finally:
-            ring.nodes["b"].process.send_signal(signal.SIGCONT)
-        await ring.healthy()
-        for stream in streams:
-            assert (await try_to_publish(ring.nodes["a"], stream, "4"))[0] == 201

@@ -15,12 +15,9 @@ from tests import broky_client
 from tests.broky_client import BrokyClient
 from tests.cable import Cable, cable
 from tests.ring.leased_ring import LEASED_WITHIN, leased_ring
-from tests.ring.ring import FLAGS, SHARDS, streams_of_all_shards, try_to_publish
-from tests.ring.test_ring_failures import until_published
+from tests.ring.ring import FLAGS, SHARDS, streams_of_all_shards, try_to_publish, until_published
 from tests.server import RunningServer, running_server
 from tests.services import RedisServer, free_port
-
-STORES = pytest.mark.parametrize("store", ["redis", "nats"])
 
 
 async def health(node: RunningServer) -> tuple[int, str]:
@@ -39,9 +36,8 @@ async def positions(node: RunningServer, data: str) -> dict[str, dict[str, objec
     return {stream: await until_published(node, stream, data) for stream in streams_of_all_shards()}
 
 
-@STORES
-async def test_nodes_that_are_started_at_once_are_one_ring_and_a_fourth_joins(store: str) -> None:
-    with leased_ring("abc", store=store) as ring:
+async def test_nodes_started_at_once_form_one_ring_and_a_fourth_joins() -> None:
+    with leased_ring("abc", store="nats") as ring:
         await ring.are_one("abc")
         before = await positions(ring.nodes["a"], "1")
         ring.start_all("d")
@@ -78,11 +74,8 @@ async def told_over_tcp(client: BrokyClient, messages: int) -> int:
     return told
 
 
-@pytest.mark.parametrize(("store", "flags"), [("redis", ()), ("nats", ()), ("redis", ("--workers", "2"))])
-async def test_the_shards_of_a_node_without_a_journal_begin_anew_by_themselves_when_it_dies(
-    store: str, flags: tuple[str, ...]
-) -> None:
-    with leased_ring("abc", *flags, store=store) as ring:
+async def test_shards_of_a_dead_node_without_a_journal_start_new_epochs_at_other_nodes() -> None:
+    with leased_ring("abc", "--workers", "2") as ring:
         await ring.are_one("abc")
         a = ring.nodes["a"]
         before = await positions(a, "1")
@@ -101,11 +94,8 @@ async def test_the_shards_of_a_node_without_a_journal_begin_anew_by_themselves_w
         await until_health(a, 200, '{"status":"ok"}')  # a worker hears of it a moment later
 
 
-@pytest.mark.parametrize(("store", "flags"), [("redis", ()), ("nats", ()), ("redis", ("--workers", "2"))])
-async def test_a_node_without_a_journal_that_is_stopped_tells_the_others_and_joins_again_when_it_is_back(
-    store: str, flags: tuple[str, ...]
-) -> None:
-    with leased_ring("abc", *flags, store=store) as ring:
+async def test_stopped_node_without_a_journal_leaves_the_ring_and_joins_again_when_it_starts() -> None:
+    with leased_ring("abc", store="nats") as ring:
         await ring.are_one("abc")
         before = await positions(ring.nodes["a"], "1")
         assert ring.stop("b") == 0
@@ -123,8 +113,8 @@ async def test_a_node_without_a_journal_that_is_stopped_tells_the_others_and_joi
             assert then == {**after[stream], "offset": 2 if stream in anew else 3}
 
 
-@pytest.mark.parametrize(("store", "end"), [("redis", "kill"), ("redis", "stop"), ("nats", "stop")])
-async def test_a_node_with_a_journal_is_waited_for_and_comes_back_with_its_epochs(store: str, end: str) -> None:
+@pytest.mark.parametrize(("store", "end"), [("redis", "kill"), ("nats", "stop")])
+async def test_ring_waits_for_a_node_with_a_journal_which_returns_with_its_epochs(store: str, end: str) -> None:
     with leased_ring("abc", journals="b", store=store) as ring:
         await ring.are_one("abc")
         before = await positions(ring.nodes["a"], "1")
@@ -139,7 +129,7 @@ async def test_a_node_with_a_journal_is_waited_for_and_comes_back_with_its_epoch
         assert (await ring.report(ring.nodes["b"])).term == term
 
 
-async def test_a_node_that_was_declared_lost_and_lives_joins_again() -> None:
+async def test_live_node_that_was_declared_lost_joins_again() -> None:
     with leased_ring("abc") as ring:
         await ring.are_one("abc")
         before = await positions(ring.nodes["a"], "1")
@@ -156,11 +146,11 @@ async def test_a_node_that_was_declared_lost_and_lives_joins_again() -> None:
             assert after[stream]["offset"] == (3 if after[stream]["epoch"] == before[stream]["epoch"] else 2)
 
 
-async def test_a_second_process_of_a_node_that_lives_founds_nothing_and_says_why_until_the_first_is_gone() -> None:
+async def test_second_process_of_a_node_waits_and_reports_why_until_the_first_ends() -> None:
     with leased_ring("a") as ring:
         await ring.are_one("a")
         port = free_port()
-        flags = [*FLAGS, *ring.finding("a", ""), "--ring_node", "a", "--port", str(port), "--journal_shards", str(SHARDS)]
+        flags = [*FLAGS, *ring.discovery("a", ""), "--ring_node", "a", "--port", str(port), "--journal_shards", str(SHARDS)]
         with running_server(*flags) as twin:
             await until_health(twin, 503, "another process is the node a")
             assert (await health(ring.nodes["a"])) == (200, '{"status":"ok"}')
@@ -177,13 +167,13 @@ async def test_a_second_process_of_a_node_that_lives_founds_nothing_and_says_why
     ],
     ids=["shards", "secret"],
 )
-async def test_a_node_that_its_ring_does_not_take_says_why_everywhere(
+async def test_node_that_its_ring_refuses_reports_why(
     flags: tuple[str, ...], reason: str, logged: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with leased_ring("a") as ring:
         await ring.are_one("a")
         own = ("--ring_node", "b", "--port", str(free_port()), "--journal_shards", str(SHARDS))
-        with running_server(*FLAGS, *ring.finding("b", ""), *own, *flags) as stranger:
+        with running_server(*FLAGS, *ring.discovery("b", ""), *own, *flags) as stranger:
             await until_health(stranger, 503, reason)
             assert reason in (await ring.report(stranger)).waits_for
             assert await asyncio.to_thread(main, ["ring", "--url", stranger.url]) == 0
@@ -195,7 +185,7 @@ async def test_a_node_that_its_ring_does_not_take_says_why_everywhere(
 # --- a store that is away ---------------------------------------------------------------------------------------------
 
 
-async def test_a_node_that_waits_for_the_store_says_so_once_and_when_it_goes_on() -> None:
+async def test_node_that_waits_for_the_store_logs_the_wait_and_its_end_once() -> None:
     with leased_ring("a") as ring:
         await ring.are_one("a")
         ring.kill("a")
@@ -209,7 +199,7 @@ async def test_a_node_that_waits_for_the_store_says_so_once_and_when_it_goes_on(
         assert a.log().count("Redis is reached, by which nodes of the ring find each other") == 1, a.log()
 
 
-async def test_a_ring_goes_on_without_the_store_and_nobody_is_declared_when_it_comes_back_empty() -> None:
+async def test_ring_works_without_the_store_and_loses_no_node_when_it_returns_empty() -> None:
     with leased_ring("abc") as ring:
         await ring.are_one("abc")
         before = await positions(ring.nodes["a"], "1")
@@ -228,7 +218,7 @@ async def test_a_ring_goes_on_without_the_store_and_nobody_is_declared_when_it_c
         assert (await ring.report(ring.nodes["a"])).term == term + 1
 
 
-async def test_a_node_that_reaches_neither_the_store_nor_half_of_its_ring_registers_nothing() -> None:
+async def test_node_that_reaches_neither_the_store_nor_half_of_its_ring_refuses_publications() -> None:
     with leased_ring("ab") as ring:
         await ring.are_one("ab")
         a = ring.nodes["a"]
@@ -250,9 +240,8 @@ async def test_a_node_that_reaches_neither_the_store_nor_half_of_its_ring_regist
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
-@STORES
-async def test_a_ring_without_journals_that_ended_whole_is_founded_anew(store: str) -> None:
-    with leased_ring("abc", store=store) as ring:
+async def test_ring_without_journals_is_founded_again_after_all_nodes_ended() -> None:
+    with leased_ring("abc") as ring:
         await ring.are_one("abc")
         before = await positions(ring.nodes["a"], "1")
         ring.end()
@@ -264,7 +253,7 @@ async def test_a_ring_without_journals_that_ended_whole_is_founded_anew(store: s
             assert after["epoch"] != before[stream]["epoch"]
 
 
-async def test_a_ring_whose_journals_are_gone_is_founded_anew_once_its_record_is_removed() -> None:
+async def test_ring_whose_journals_are_lost_is_founded_again_once_its_record_is_removed() -> None:
     with leased_ring("a", journals="a") as ring:
         await ring.are_one("a")
         ring.lose("a")
@@ -276,7 +265,7 @@ async def test_a_ring_whose_journals_are_gone_is_founded_anew_once_its_record_is
         await positions(ring.nodes["d"], "1")
 
 
-async def test_a_new_node_founds_nothing_while_journals_of_the_ring_may_come_back() -> None:
+async def test_new_node_founds_no_ring_while_journals_of_the_ring_may_return() -> None:
     with leased_ring("abc", journals="ab") as ring:
         await ring.are_one("abc")
         before = await positions(ring.nodes["c"], "1")
