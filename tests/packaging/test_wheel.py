@@ -1,4 +1,4 @@
-"""The wheel of `make dist` and the container image: what is in them, and that it serves."""
+"""The wheel of `make dist` and the container image: their contents, and servers that run from them."""
 
 import json
 import os
@@ -28,7 +28,7 @@ INSTRUCTION = re.compile(r"^([A-Z]+) +((?:.*\\\n)*.*)$", re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a container is built from: nothing but what .dockerignore lets in."""
+    """The build context of the container: the files that .dockerignore includes."""
     place = tmp_path_factory.mktemp("context")
     for line in (ROOT / ".dockerignore").read_text().splitlines():
         if line.startswith("!"):
@@ -59,7 +59,7 @@ def wheel(built: Path) -> Path:
 # --- the wheel --------------------------------------------------------------------------------------------------------
 
 
-def test_the_wheel_has_every_module_and_data_file_and_nothing_else(wheel: Path) -> None:
+def test_wheel_has_all_modules_and_data_files_and_nothing_else(wheel: Path) -> None:
     ours = [path for path in SOURCE.rglob("*") if path.is_file() and not GENERATED.search(str(path))]
     names = zipfile.ZipFile(wheel).namelist()
     found = [name for name in names if ".dist-info/" not in name]
@@ -68,13 +68,13 @@ def test_the_wheel_has_every_module_and_data_file_and_nothing_else(wheel: Path) 
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
-def test_there_is_a_source_distribution_beside_it(built: Path, wheel: Path) -> None:
+def test_source_distribution_has_the_version_of_the_wheel(built: Path, wheel: Path) -> None:
     version = wheel.name.split("-")[1]
     assert [path.name for path in built.glob("*.tar.gz")] == [f"ropewalk-{version}.tar.gz"]
 
 
-async def test_the_wheel_serves_from_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
-    """Its libraries are those of the tests, by a line that Python reads for paths and not for other installations there."""
+async def test_server_runs_from_the_installed_wheel(wheel: Path, tmp_path: Path) -> None:
+    """In a virtual environment that takes its libraries from that of the tests, by a .pth file."""
     place = tmp_path / "venv"
     venv.create(place, with_pip=False, symlinks=True)
     python = str(place / "bin" / "python")
@@ -98,7 +98,7 @@ async def test_the_wheel_serves_from_an_environment_of_its_own(wheel: Path, tmp_
 
 
 class Image:
-    """The last stage of the Dockerfile, as far as one can tell without building it."""
+    """The last stage of the Dockerfile, parsed and not built."""
 
     def __init__(self) -> None:
         self.instructions = INSTRUCTION.findall((ROOT / "Dockerfile").read_text())
@@ -124,19 +124,19 @@ def image() -> Image:
     return Image()
 
 
-def test_its_command_is_one_that_there_is_and_opens_nothing_by_itself(image: Image) -> None:
+def test_container_command_is_valid_and_needs_a_secret(image: Image) -> None:
     command, *flags = image.words("CMD")
     assert (image.words("ENTRYPOINT"), command) == (["ropewalk"], "serve")
     variables = {**image.variables, "ROPEWALK_CONFIG_PATH": ""}
     with pytest.raises(UserMistake, match="--secret"):
         require_startable(load(flags, variables))
-    settings = load(flags, {**variables, "ROPEWALK_SECRET": "a secret that is long enough for everybody"})
+    settings = load(flags, {**variables, "ROPEWALK_SECRET": "a secret that is long enough"})
     require_startable(settings)
     assert settings.server.host == "0.0.0.0"
     assert image.only("EXPOSE") == str(settings.server.port)
 
 
-def test_it_does_not_run_as_root_and_may_write_where_its_volume_is(image: Image) -> None:
+def test_container_user_is_not_root_and_owns_the_volume(image: Image) -> None:
     [made] = [rest for word, rest in image.stage if word == "RUN" and "useradd" in rest]
     [volume] = image.words("VOLUME")
     assert image.only("USER") == "ropewalk"
@@ -144,7 +144,7 @@ def test_it_does_not_run_as_root_and_may_write_where_its_volume_is(image: Image)
     assert image.only("WORKDIR") == volume
 
 
-def test_it_installs_extras_that_there_are_on_a_python_that_is_supported(image: Image) -> None:
+def test_container_installs_existing_extras_on_a_supported_python(image: Image) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert any("--constraint constraints.txt" in rest for word, rest in image.instructions if word == "RUN")
     [extras] = [rest.removeprefix("EXTRAS=") for word, rest in image.instructions if word == "ARG"]
@@ -153,7 +153,7 @@ def test_it_installs_extras_that_there_are_on_a_python_that_is_supported(image: 
     assert [f"Programming Language :: Python :: {version}" in project["classifiers"] for version in versions] == [True]
 
 
-def test_its_health_check_tells_a_server_that_answers_from_one_that_does_not(image: Image) -> None:
+def test_container_health_check_fails_when_the_server_is_stopped(image: Image) -> None:
     program, *words = image.words("HEALTHCHECK")
     assert program == "ropewalk"
     with running_server("--public", "--host", "0.0.0.0") as server:

@@ -1,4 +1,4 @@
-"""The one file of `make dist`, built here, on machines that have nothing: no Python, no settings, no programs."""
+"""The standalone binary of `make dist` on machines without Python, settings or other programs."""
 
 import os
 import shutil
@@ -35,13 +35,13 @@ ENTER = 'for each in proc dev; do mount --rbind "/$each" "$0/$each" || exit 1; d
 
 @pytest.fixture(scope="module")
 def file() -> Path:
-    """`make dist` and the tests make the same one, and neither makes it again where nothing has changed."""
+    """`make dist` and the tests build the same one, and only if something has changed."""
     return build(ROOT / "dist" / "ropewalk")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """`program`: how the file is started there. `temporary`: where its temporary files go."""
+    """`program` is the command that starts the binary there, `temporary` its directory for temporary files."""
 
     program: tuple[str, ...]
     temporary: Path
@@ -49,14 +49,14 @@ class Machine:
 
 
 def empty_environment(file: Path, home: Path) -> Machine:
-    """This machine, and not a single variable beside where temporary files go."""
+    """This machine, with no environment variable but TMPDIR."""
     temporary = home / "tmp"
     temporary.mkdir()
     return Machine((str(file),), temporary, {"TMPDIR": str(temporary)})
 
 
 def bare_root(file: Path, home: Path) -> Machine:
-    """A root directory in which there are the file, the C library, and /tmp."""
+    """A root directory with the binary, the C library and /tmp only."""
     for name in ("proc", "dev", "tmp"):
         (home / name).mkdir()
     shutil.copy2(file, home / "ropewalk")
@@ -72,7 +72,7 @@ def bare_root(file: Path, home: Path) -> Machine:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """With a short name: the sockets between a server's processes are below it, and the system bounds the names of sockets."""
+    """With a short name: sockets are below it, and the system limits the length of their names."""
     with tempfile.TemporaryDirectory() as directory:
         yield Path(directory)
 
@@ -118,7 +118,7 @@ def status_of(url: str) -> int:
 
 
 @pytest.mark.parametrize("flags", [(), ("--workers", "2")], ids=["alone", "workers"])
-async def test_it_serves_and_delivers_and_leaves_nothing_behind(machine: Machine, flags: tuple[str, ...]) -> None:
+async def test_server_delivers_messages_and_leaves_no_process_or_file_behind(machine: Machine, flags: tuple[str, ...]) -> None:
     with served(machine, *flags) as server:
         processes = [server.process.pid, *descendants(server.process.pid)]
         assert status_of(f"{server.url}/health") == 200
@@ -135,8 +135,7 @@ async def test_it_serves_and_delivers_and_leaves_nothing_behind(machine: Machine
     assert os.listdir(machine.temporary) == []
 
 
-async def test_a_whole_cluster_of_one_is_in_it(machine: Machine) -> None:
-    """With a NATS server, which it carries."""
+async def test_embedded_nats_server_starts_and_ends_with_the_server(machine: Machine) -> None:
     with served(machine, "--broker", "nats", "--embed_nats", "--enats_addr", "nats://127.0.0.1:0") as server:
         [nats] = [pid for pid in descendants(server.process.pid) if os.readlink(f"/proc/{pid}/exe").endswith("/nats-server")]
         async with cable(server) as browser:
@@ -148,22 +147,19 @@ async def test_a_whole_cluster_of_one_is_in_it(machine: Machine) -> None:
     assert os.listdir(machine.temporary) == []
 
 
-async def test_redis_is_spoken_by_it(here: Machine) -> None:
-    with redis_server() as redis, served(here, "--broker", "redis", "--redis_url", redis.url) as server:
+async def test_server_uses_redis_and_has_the_files_of_the_demo_page(here: Machine) -> None:
+    with redis_server() as redis, served(here, "--demo", "--broker", "redis", "--redis_url", redis.url) as server:
         assert (await publish(server, "news", "1"))["offset"] == 1
         assert (await publish(server, "news", "2"))["offset"] == 2
-
-
-def test_the_files_of_the_demo_page_are_in_it(here: Machine) -> None:
-    with served(here, "--demo") as server:
-        with urllib.request.urlopen(f"{server.url}/demo") as answer:
+        assert redis.ask("DBSIZE") > 0
+        with urllib.request.urlopen(f"{server.url}/demo") as answer:  # noqa: ASYNC210
             page = answer.read().decode()
         assert "<title>" in page
         for name in ("cable.js", "demo.css", "icon.svg"):
             assert status_of(f"{server.url}/demo/{name}") == 200
 
 
-def test_channels_of_somebody_else_may_use_the_standard_library(here: Machine, tmp_path: Path) -> None:
+def test_channels_of_an_application_may_use_the_standard_library(here: Machine, tmp_path: Path) -> None:
     (tmp_path / "rooms.py").write_text(
         "import colorsys, difflib, statistics, xml.dom.minidom\n"
         "from ropewalk import App, Channel\n"
@@ -180,8 +176,8 @@ def test_channels_of_somebody_else_may_use_the_standard_library(here: Machine, t
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 
-async def test_ctrl_c_in_a_terminal_ends_it_in_order(here: Machine) -> None:
-    """The terminal tells all processes, and the one that unpacked the file tells its child once more."""
+async def test_ctrl_c_in_a_terminal_stops_the_server_gracefully(here: Machine) -> None:
+    """The terminal signals all processes, and the one that unpacked the binary signals its child once more."""
     with served(here, "--shutdown_delay", "300ms") as server:
         async with cable(server) as browser:
             for pid in (server.process.pid, *descendants(server.process.pid)):
@@ -190,15 +186,15 @@ async def test_ctrl_c_in_a_terminal_ends_it_in_order(here: Machine) -> None:
         assert server.process.wait(STOP_SECONDS) == 0, server.log()
 
 
-def test_sighup_reaches_the_supervisor_which_starts_new_workers(here: Machine) -> None:
+def test_sighup_makes_the_supervisor_replace_the_workers(here: Machine) -> None:
     with served(here, "--workers", "2") as server:
         server.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: "all workers were replaced" in server.log(), server.log())
+        wait_for(lambda: "all workers were replaced" in server.log(), "the workers are not replaced")
         assert status_of(f"{server.url}/health") == 200
 
 
 @pytest.mark.parametrize("flags", [(), ("--workers", "2")], ids=["alone", "workers"])
-def test_killing_what_was_started_ends_all_of_it(here: Machine, flags: tuple[str, ...]) -> None:
+def test_all_processes_end_when_the_started_one_is_killed(here: Machine, flags: tuple[str, ...]) -> None:
     with served(here, *flags) as server:
         processes = descendants(server.process.pid)
         assert processes
@@ -210,51 +206,45 @@ def test_killing_what_was_started_ends_all_of_it(here: Machine, flags: tuple[str
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def test_it_tells_its_version(machine: Machine) -> None:
+def test_version_is_printed_and_tls_needs_no_library_of_the_machine(machine: Machine) -> None:
     ended = run(machine, "--version")
     assert (ended.stdout, ended.stderr, ended.returncode) == (f"ropewalk {__version__}\n", "", 0)
-
-
-def test_it_speaks_tls_without_a_library_of_the_machine(machine: Machine) -> None:
     ended = run(machine, "health", "--url", f"https://127.0.0.1:{free_port()}")
     assert ended.returncode == 1
     assert "Connection refused" in ended.stderr
 
 
-def test_it_has_the_reference_of_all_settings(here: Machine) -> None:
+def test_reference_of_all_settings_is_printed(here: Machine) -> None:
     assert (
         run(here, "config", "--config_path=", "--format", "markdown").stdout
         == (ROOT / "docs/reference/settings.md").read_text()
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_can_be_loaded(here: Machine, command: str) -> None:
-    ended = run(here, command, "--help")
-    assert (ended.stderr, ended.returncode) == ("", 0)
-    assert ended.stdout.startswith("usage: ropewalk")
+def test_each_command_can_be_loaded(here: Machine) -> None:
+    ends = {command: run(here, command, "--help") for command in COMMANDS}
+    failed = {
+        name: end for name, end in ends.items() if end.stderr or end.returncode or not end.stdout.startswith("usage: ropewalk")
+    }
+    assert failed == {}
 
 
-@pytest.mark.parametrize(
-    ("words", "extra"),
-    [
+def test_error_of_an_extra_that_is_not_included_names_the_pip_command(here: Machine) -> None:
+    for words, extra in (
         (("serve", "--public", "--data_dir", "data"), "journal"),
         (("serve", "--public", "--rpc_host", "127.0.0.1:1"), "grpc"),
         (("pipeline", "run", "archive"), "spark"),
-    ],
-)
-def test_what_it_does_not_carry_is_said_and_where_to_get_it(here: Machine, words: tuple[str, ...], extra: str) -> None:
-    ended = run(here, *words)
-    assert ended.returncode == 2
-    assert f"this one file does not carry it; use a Ropewalk installed with pip install '.[{extra}]'" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    ):
+        ended = run(here, *words)
+        assert ended.returncode == 2
+        assert f"this one file does not carry it; use a Ropewalk installed with pip install '.[{extra}]'" in ended.stderr
+        assert "Traceback" not in ended.stderr
 
 
-# --- what is in it ----------------------------------------------------------------------------------------------------
+# --- contents ---------------------------------------------------------------------------------------------------------
 
 
-def test_it_carries_the_libraries_of_its_extras_and_no_others(file: Path) -> None:
-    """Whatever else is installed where it was built."""
+def test_binary_contains_the_libraries_of_its_extras_only(file: Path) -> None:
     modules = CArchiveReader(str(file)).open_embedded_archive("PYZ.pyz")
     assert isinstance(modules, ZlibArchiveReader)
     found = {name.partition(".")[0] for name in modules.toc} - sys.stdlib_module_names
@@ -262,6 +252,6 @@ def test_it_carries_the_libraries_of_its_extras_and_no_others(file: Path) -> Non
     assert {name for name in found if not name.startswith("_sysconfigdata")} <= {"ropewalk", *modules_of(carried())}
 
 
-def test_it_is_not_built_again_where_nothing_has_changed(file: Path) -> None:
+def test_binary_is_not_built_again_without_a_change(file: Path) -> None:
     before = file.stat()
     assert build(file).stat() == before
