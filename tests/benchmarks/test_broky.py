@@ -1,42 +1,29 @@
-"""The benchmark of Broky, run small: it ends, and what it reports is complete and adds up, however fast it was."""
+"""The benchmark of Broky as a quick run: it ends, and its report is complete and consistent. Speed is not tested."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
-import msgspec
 import pytest
 
 from benchmarks.report import Run
 from benchmarks.sizes import QUICK
-from tests.figures import ratios_of
-
-pytestmark = pytest.mark.alone  # it measures
-
-ROOT = Path(__file__).parents[2]
+from tests.benchmarks.quick_run import assert_ratios_are_consistent, details_of, quick_run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    output = tmp_path_factory.mktemp("benchmarks") / "quick.json"
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "broky", "--output", str(output)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return msgspec.json.decode(output.read_bytes(), type=Run)
+    return quick_run("broky", tmp_path_factory)
 
 
-def test_a_quick_run_reports_every_figure_beside_its_floor(run: Run) -> None:
+def test_quick_run_reports_all_figures_with_their_floor_and_ratio(run: Run) -> None:
     clients, trips, workers = ("tc", "tch", "tcn"), ("te50", "te99", "tx50", "txs"), ("twc", "twr")
     flows = [f"{kind}{batch}" for kind in ("tf", "tn") for batch, _ in QUICK.broky_flows]
     fans = [f"ti{batch}" for batch, _ in QUICK.broky_flows[:2]] + ["to1", f"to{QUICK.broky_batch}"]
     assert [figure.key for figure in run.figures] == sorted([*clients, *trips, *flows, *fans, *workers, "tm"])
-    for figure in run.figures:
-        assert figure.value > 0
-        assert min(ratios_of(figure)) <= figure.ratio <= max(ratios_of(figure))
+    assert_ratios_are_consistent(run)
+    assert [figure.key for figure in run.figures if figure.value <= 0] == []
 
 
-def test_the_bars_are_those_of_broky(run: Run) -> None:
+def test_bars_of_broky_are_set(run: Run) -> None:
     bars = {figure.key: (figure.bar.of, figure.bar.sense, figure.bar.limit) for figure in run.figures if figure.bar}
     assert bars == {
         "te50": ("ratio", "<=", 2.0),
@@ -51,7 +38,7 @@ def test_the_bars_are_those_of_broky(run: Run) -> None:
     }
 
 
-def test_every_figure_says_on_which_cores_it_was_taken(run: Run) -> None:
+def test_figures_report_the_cores_of_their_processes(run: Run) -> None:
     allowed = os.sched_getaffinity(0)
     for figure in run.figures:
         cores = {value for name, value in figure.details.items() if name in ("core", "server_core", "load_core")}
@@ -59,7 +46,7 @@ def test_every_figure_says_on_which_cores_it_was_taken(run: Run) -> None:
         assert cores <= allowed
 
 
-def test_the_fan_out_was_read_by_everyone(run: Run) -> None:
-    details = {figure.key: figure.details for figure in run.figures}
+def test_all_deliveries_of_the_fan_out_are_counted(run: Run) -> None:
+    details = details_of(run)
     assert details["to1"]["deliveries_checked"] == QUICK.subscribers * QUICK.single_messages
     assert details["to100"]["deliveries_checked"] == QUICK.subscribers * QUICK.batched_messages

@@ -20,14 +20,16 @@ from tests.services import free_port
 def ring() -> Iterator[Ring]:
     """For tests that remove or kill a node."""
     with running_ring("abc") as ring:
-        until(ring.nodes["a"], lambda report: all_held(report, 3))
+        for node in ring.nodes.values():
+            until(node, lambda report: all_held(report, 3))
         yield ring
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Ring]:
     with running_ring("abc") as ring:
-        until(ring.nodes["a"], lambda report: all_held(report, 3))
+        for node in ring.nodes.values():
+            until(node, lambda report: all_held(report, 3))
         yield ring
 
 
