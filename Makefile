@@ -16,7 +16,7 @@ CHAOS_cluster := tests/cluster/test_cluster.py
 CHAOS_storm := tests/faults/test_storm.py tests/ring/test_storm.py
 CHAOS_workers := tests/workers/test_faults.py tests/workers/test_balance.py
 CHAOS = $(or $(CHAOS_$(MODE)),$(error MODE is sinks, log, cluster, workers or storm, not $(MODE)))
-PYTEST_ARGS = pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 10
+PYTEST_ARGS = pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10
 PYTEST = $(BIN)/python -m $(PYTEST_ARGS)
 INSTALL = $(PIP) install --quiet --disable-pip-version-check --constraint constraints.txt
 
