@@ -134,4 +134,4 @@ async def test_page_without_a_token_gets_reconnect_false(rails: Script, guarded_
 
     first, *others = page.frames()
     assert first == {"type": "disconnect", "reason": "unauthorized", "reconnect": False}
-    assert all(frame == first for frame in others)  # Rails connects again to subscribe if the first connection is closed by then
+    assert all(frame == first for frame in others)  # to subscribe, Rails connects again if the first connection is closed

@@ -10,18 +10,18 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from typing import IO
 
-from tests.scenarios.command_forks import run_forked
-
 SECONDS = 60
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
 
 
 def run_ropewalk(*words: str, text: str | bytes = "", **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command as a fork (see command_forks), with `text` as its standard input."""
-    code, output, errors = run_forked(
-        words, text.encode() if isinstance(text, str) else text, {**ENVIRON, **variables}, SECONDS
+    """Runs a command, with `text` as its standard input."""
+    given = text.encode() if isinstance(text, str) else text
+    command = [sys.executable, "-m", "ropewalk", *words]
+    ended = subprocess.run(
+        command, input=given, capture_output=True, timeout=SECONDS, env={**ENVIRON, **variables}, check=False
     )
-    return subprocess.CompletedProcess(words, code, output.decode(), errors.decode())
+    return subprocess.CompletedProcess(words, ended.returncode, ended.stdout.decode(), ended.stderr.decode())
 
 
 def heed_interrupts() -> None:
