@@ -41,6 +41,7 @@ class SseStormClient:
         self._received: dict[str, list[str]] = {each: [] for each in self._streams}
         self._partial = b""
         self._replayed = 0
+        self._early = chance.random() < 0.3  # whether its first connection is cut before the first message
 
     async def run(self) -> None:
         """Reconnect until all messages are received, and compare them with the published ones."""
@@ -80,6 +81,11 @@ class SseStormClient:
         """Read a random number of bytes, or until all messages are received."""
         left = self._chance.choice((0, self._chance.randrange(500), self._chance.randrange(20_000), 10**6))
         self._partial, self._replayed = b"", 0
+        if self._early:
+            self._early = False
+            while not self._last_id:
+                self._take(await response.content.readexactly(1))
+            return
         while left > 0 and not self._done():
             chunk = await response.content.read(min(left, 10_000))
             assert chunk, "the server ended the answer"
