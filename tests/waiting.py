@@ -1,19 +1,30 @@
 """Waiting for conditions. The deadline matters only where a test fails, so it is the same for all."""
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable
 
-SECONDS = 60.0
+from tests.server import RunningServer
+
+SECONDS = 90.0
 
 
-async def until(holds: Callable[[], object], what: str = "the condition") -> None:
+async def until(holds: Callable[[], object], what: str | Callable[[], object] = "the condition") -> None:
     """Poll until `holds` returns something true.
 
     Args:
-        what: names the condition in the failure.
+        holds: a function or a coroutine function.
+        what: names the condition in the failure, or returns the text to show.
     """
     deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"{what}: not within {SECONDS:.0f} s"
+    while True:
+        result = holds()
+        if await result if inspect.isawaitable(result) else result:
+            return
+        assert time.monotonic() < deadline, f"not within {SECONDS:.0f} s: {what() if callable(what) else what}"
         await asyncio.sleep(0.02)
+
+
+async def until_logged(server: RunningServer, line: str, times: int = 1) -> None:
+    await until(lambda: server.log().count(line) >= times, lambda: f"{line!r} is logged {times} times\n{server.log()}")

@@ -13,7 +13,7 @@ from tests.cable import Cable
 from tests.metrics import metrics_when
 from tests.server import RunningServer, running_server
 from tests.services import nats_server, redis_server
-from tests.workers.waiting import until
+from tests.waiting import until
 
 CLIENTS = 30
 

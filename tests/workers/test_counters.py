@@ -15,7 +15,7 @@ from tests.process_tree import accepted_by, store, workers
 from tests.server import RunningServer, publish, running_server
 from tests.services import redis_server
 from tests.tcp import Tcp
-from tests.workers.waiting import until_logged
+from tests.waiting import until_logged
 
 STREAM = "s"
 BODY = json.dumps({"stream": STREAM, "data": "1"}).encode()

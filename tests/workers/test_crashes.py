@@ -13,8 +13,8 @@ import pytest
 from tests.cable import cable
 from tests.process_tree import children, directory, is_running, store, workers
 from tests.server import RunningServer, publish, running_server
+from tests.waiting import until, until_logged
 from tests.worker_clients import one_client_at_each
-from tests.workers.waiting import until, until_logged
 
 
 @pytest.fixture(scope="module")

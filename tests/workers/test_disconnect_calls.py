@@ -14,7 +14,7 @@ from tests.cable import BASE, EXTENDED, Cable
 from tests.conformance.applications.restores import subscribed
 from tests.conformance.applications.stage import GRPC, PYTHON, Stage, application, running_stage
 from tests.process_tree import store, worker_of, workers
-from tests.workers.waiting import until
+from tests.waiting import until
 
 CROWD = 6
 WORKERS = ("--workers", "2", "--sessions_ttl", "2s")

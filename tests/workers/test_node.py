@@ -18,8 +18,8 @@ from tests.metrics import metrics_when
 from tests.process_tree import worker_of, workers
 from tests.server import RunningServer, publish, running_server
 from tests.services import nats_server, redis_server
+from tests.waiting import SECONDS, until
 from tests.worker_clients import ATTEMPTS
-from tests.workers.waiting import DEADLINE_SECONDS, until
 
 FLAGS = ("--jwt_secret", SECRET, "--public_streams", "--streams_presence", "--streams_whisper", "--sse", "--workers", "2")
 KEYS = ("--broadcast_key", "none", "--api_secret", "none")
@@ -60,7 +60,7 @@ class Worker:
 
     async def _ask(self, method: str, path: str, expected: int, **request: Any) -> Any:
         """Repeats the request after a 503."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
+        deadline = time.monotonic() + SECONDS
         while True:
             async with self.http.request(method, path, **request) as response:
                 if response.status == expected:
@@ -216,7 +216,7 @@ async def test_history_larger_than_the_write_buffer_of_the_bus_is_delivered_and_
             ephemeral = await bystander.subscribe("live")
             for _ in range(100):
                 await publisher.publish("large", payload)
-            async with asyncio.timeout(DEADLINE_SECONDS):
+            async with asyncio.timeout(SECONDS):
                 offsets = await asyncio.gather(*(offsets_of(server, "large", 100) for _ in range(4)))
                 await publisher.publish("live", 1)
                 first = await anext(ephemeral)
@@ -226,7 +226,7 @@ async def test_history_larger_than_the_write_buffer_of_the_bus_is_delivered_and_
 
 
 async def offsets_of(server: RunningServer, stream: str, count: int) -> list[int]:
-    async with connect(server.url.replace("http", "tcp"), answer_timeout=DEADLINE_SECONDS) as client:
+    async with connect(server.url.replace("http", "tcp"), answer_timeout=SECONDS) as client:
         kept = await client.subscribe(stream, position=Position("", 0))
         events = [await anext(kept) for _ in range(count)]
         return [event.offset for event in events if isinstance(event, Message)]

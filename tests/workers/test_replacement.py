@@ -16,8 +16,8 @@ from tests.cable import cable
 from tests.process_tree import children, store, workers
 from tests.server import START_SECONDS, STOP_SECONDS, publish, running_server
 from tests.services import free_port
+from tests.waiting import until, until_logged
 from tests.worker_clients import one_client_at_each
-from tests.workers.waiting import until, until_logged
 
 SETTINGS = """
 [server]

@@ -13,8 +13,8 @@ from tests.cable import cable
 from tests.process_tree import workers
 from tests.server import START_SECONDS, publish, running_server
 from tests.services import RedisServer, free_port
+from tests.waiting import until_logged
 from tests.worker_clients import one_client_at_each
-from tests.workers.waiting import until_logged
 
 TWO_WORKERS = ("--public", "--workers", "2")
 

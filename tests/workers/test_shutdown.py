@@ -10,7 +10,7 @@ from ropewalk.app.stop_signals import ECHO_SECONDS
 from tests.cable import cable
 from tests.process_tree import children, directory, is_running
 from tests.server import STOP_SECONDS, RunningServer, running_server
-from tests.workers.waiting import until, until_logged
+from tests.waiting import until, until_logged
 
 TWO_WORKERS = ("--public", "--workers", "2")
 

@@ -14,8 +14,8 @@ from tests.process_tree import store
 from tests.server import publish, running_server
 from tests.services import RedisServer, nats_server
 from tests.tcp import tcp
+from tests.waiting import until, until_logged
 from tests.worker_clients import one_client_at_each
-from tests.workers.waiting import until, until_logged
 
 
 def redis_flags(redis: RedisServer) -> tuple[str, ...]:
