@@ -60,16 +60,15 @@ def main(argv: list[str]) -> int:
 def server(out: Path) -> Iterator[str]:
     """A server with a journal, and its address."""
     command = [sys.executable, "-m", "ropewalk", "serve", "--public", "--port", "0", "--data_dir", str(out / "data")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=out)
-    assert process.stdout is not None
-    try:
-        said = re.search(r"listening on (\S+)", process.stdout.readline())
-        if said is None:
-            raise SystemExit("the server did not start")
-        yield said[1]
-    finally:
-        process.terminate()
-        process.wait()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=out) as process:
+        assert process.stdout is not None
+        try:
+            said = re.search(r"listening on (\S+)", process.stdout.readline())
+            if said is None:
+                raise SystemExit("the server did not start")
+            yield said[1]
+        finally:
+            process.terminate()
 
 
 async def traffic(url: str, seconds: float, rate: int) -> None:

@@ -51,11 +51,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _require_fixtures(items)
     if config.args == config.getini("testpaths"):
         wanted = Tier[config.option.tier.upper()]
         config.hook.pytest_deselected(items=[item for item in items if tier_of(item) > wanted])
         items[:] = [item for item in items if tier_of(item) <= wanted]
     items.sort(key=_place)
+
+
+def _require_fixtures(items: list[pytest.Item]) -> None:
+    """A fixture that no longer exists stops every run that imports the test, also one whose tier leaves the test out."""
+    for item in items:
+        if not isinstance(item, pytest.Function):
+            continue
+        missing = set(item.fixturenames) - item._fixtureinfo.name2fixturedefs.keys() - {"request"}
+        if missing:
+            raise pytest.UsageError(f"{item.nodeid}: no fixture {', '.join(sorted(missing))}")
 
 
 def _place(item: pytest.Item) -> tuple[bool, bool, bool]:

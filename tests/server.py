@@ -26,6 +26,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 START_SECONDS = 60
 STOP_SECONDS = 40  # longer than --shutdown_timeout, within which a server ends by itself
+SHOWN_LOG_CHARS = 6000
 
 
 class Address:
@@ -134,6 +135,9 @@ def running_server(
         server = RunningServer(flags, Path(home), inherited, variables, program)
         try:
             yield server
+        except BaseException:
+            print(f"--- end of the log of the server {server.url} ---\n{server.log()[-SHOWN_LOG_CHARS:]}")
+            raise
         finally:
             if server.process.poll() is None:
                 server.process.terminate()

@@ -12,12 +12,13 @@ from tests.server import publish
 
 class Crashing:
     kind: str
+    flags: tuple[str, ...] = ()
 
     async def test_crash_keeps_sessions_with_their_state_and_remote_disconnects(self, tmp_path: Path) -> None:
         wanted = seat(Order(streams=("lasting",), keep={"room": "1", "old": "x"}, remember={"lang": "de"}))
         log, flags = tmp_path / "events.jsonl", ("--data_dir", str(tmp_path / "journal"), RESTORE)
         with application(self.kind, log) as named:
-            with running_stage(self.kind, log, *named, *flags) as before:
+            with running_stage(self.kind, log, *named, *self.flags, *flags) as before:
                 async with before.client(user="banned") as banned:
                     await subscribed(banned, seat())
                     await banned.cut()
@@ -30,7 +31,7 @@ class Crashing:
                     await publish(before.server, "lasting", '"seen"')  # the journal has all earlier rows by then
                     await client.messages(1)
                     before.server.kill()
-            with running_stage(self.kind, log, *named, *flags) as after:
+            with running_stage(self.kind, log, *named, *self.flags, *flags) as after:
                 await self._resume(after, client.sid, wanted, client.positions)
                 async with after.client(user="banned", sid=banned.sid, welcome=False) as back:
                     await back.welcomed(restored=False)
@@ -42,7 +43,7 @@ class Crashing:
         log, flags = tmp_path / "events.jsonl", ("--data_dir", str(tmp_path / "journal"))
         orders = (Order(slow=True, remember={"late": "yes"}), Order(slow=True, remember={"banned": "yes"}, disconnect=True))
         with application(self.kind, log) as named:
-            with running_stage(self.kind, log, *named, *flags) as before:
+            with running_stage(self.kind, log, *named, *self.flags, *flags) as before:
                 async with before.client(user="kept") as kept, before.client(user="banned") as banned:
                     for client, order in zip((kept, banned), orders, strict=True):
                         await subscribed(client, seat())
@@ -52,7 +53,7 @@ class Crashing:
                     assert before.server.stop() == 0
                 assert before.story(kept.sid) == ["connect", "subscribe", "message"]
                 assert before.story(banned.sid) == ["connect", "subscribe", "message", "disconnect"]
-            with running_stage(self.kind, log, *named, *flags, "--sessions_ttl", "1s") as after:
+            with running_stage(self.kind, log, *named, *self.flags, *flags, "--sessions_ttl", "1s") as after:
                 async with after.client(user="banned", sid=banned.sid, welcome=False) as back:
                     await back.welcomed(restored=False)
                 disconnect_call = await after.heard(kept.sid, "disconnect")

@@ -33,6 +33,7 @@ async def lost_and_back(stage: Stage) -> tuple[list[str], str]:
 
 class Leaving:
     kind: str
+    flags: tuple[str, ...] = ()
 
     async def test_base_protocol_client_that_closes_is_disconnected_at_once(self, stage: Stage) -> None:
         wanted = seat(Order(keep={"seat": "1"}, remember={"lang": "de"}))
@@ -95,7 +96,7 @@ class Leaving:
             assert stage.story(other.sid) == ["connect", "subscribe"]
 
     async def test_lost_session_is_disconnected_after_its_ttl(self) -> None:
-        with staged(self.kind, "--sessions_ttl", "1s") as stage:
+        with staged(self.kind, *self.flags, "--sessions_ttl", "1s") as stage:
             async with stage.client(headers={"X-Tenant": "acme", "Cookie": "user=ann; theme=dark"}) as client:
                 await subscribed(client, seat(Order(keep={"seat": "1"})))
                 await client.cut()
@@ -109,7 +110,7 @@ class Leaving:
             assert stage.story(lost[-1])[-1] == "subscribe"
 
     async def test_stopping_server_disconnects_all_sessions(self) -> None:
-        with staged(self.kind) as stage:
+        with staged(self.kind, *self.flags) as stage:
             clients = [await Cable.connect(stage.server.cable, params={"user": f"u{number}"}) for number in range(CROWD)]
             for client in clients:
                 await client.welcomed()

@@ -17,17 +17,20 @@ from tests.conformance.applications.subscriptions import Subscribing
 from tests.conformance.applications.test_applications import HISTORY, SEEN
 from tests.conformance.selection import only
 
-pytestmark = [pytest.mark.tier("all"), pytest.mark.usefixtures("workers")]
+pytestmark = pytest.mark.tier("all")
+
+WORKERS = ("--workers", "2")
 
 
 @pytest.fixture(scope="class")
-def stage(request: pytest.FixtureRequest, workers: None) -> Iterator[Stage]:
-    with staged(request.cls.kind, *HISTORY, *SEEN, RESTORE) as stage:
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    with staged(request.cls.kind, *WORKERS, *HISTORY, *SEEN, RESTORE) as stage:
         yield stage
 
 
 class TestPythonChannels(Resuming, Leaving, Crashing):
     kind = PYTHON
+    flags = WORKERS
     # Presence and the list of subscriptions are in the store process.
     test_application_sets_the_presence_of_a_client = Acting.test_application_sets_the_presence_of_a_client
     test_unsubscribe_call_has_the_state_and_delivery_ends = Subscribing.test_unsubscribe_call_has_the_state_and_delivery_ends
@@ -49,3 +52,4 @@ class TestPythonChannels(Resuming, Leaving, Crashing):
 )
 class TestGrpc(Resuming, Leaving, Crashing):
     kind = GRPC
+    flags = WORKERS
