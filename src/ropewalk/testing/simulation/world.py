@@ -110,12 +110,12 @@ class World:
         self.chance = Random(plan.seed)
         self.faults = Faults()
         self.report = Report(plan.seed)
-        self.ledger = Ledger()
         self.log: deque[str] = deque(maxlen=MAX_LOGGED_STEPS)
         self._digest = HistoryDigest(lambda: asyncio.get_running_loop().time())
         self.record = self._digest.add
         self._air = Air(self.faults, self.report.faults, self.chance, self.record)
         self._rules = Rulebook(RULES, STREAM_RULES)
+        self.ledger = Ledger(self._rules, self.now)
         self._store = LosableStore(
             self._rules, self.now, self, presence_ttl=LIMITS.presence_ttl, idle_factor=1.0, dedup_ttl=30.0
         )
