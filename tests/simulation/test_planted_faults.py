@@ -108,7 +108,7 @@ def test_join_that_does_not_wait_for_the_feed_is_found(monkeypatch: pytest.Monke
 
 
 def test_missing_gap_notice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hub, "say_gap", lambda self, audience, gap, after: None)
+    monkeypatch.setattr(Hub, "send_gap", lambda self, audience, gap, after: None)
     assert AnomalyKind.SILENT_GAP in kinds_found()
 
 

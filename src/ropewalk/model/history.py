@@ -52,6 +52,11 @@ class Gap(Struct, frozen=True):
     messages: tuple[Registered, ...] = ()
     rest: "Replay | Gap | None" = None
 
+    @property
+    def upto(self) -> Position:
+        """The last position that the gap covers: the message at `oldest` follows it."""
+        return Position(self.epoch, self.oldest - 1)
+
 
 def steps(answer: Replay | Gap) -> list[Replay | Gap]:
     """An answer piece by piece: up to the first gap, between two gaps, after the last one. Ignore the `rest` of each."""
