@@ -9,6 +9,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Collection, Sequence
 
+from msgspec.structs import replace
+
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.delivered import Delivered
 from ropewalk.core.stats import Stats
@@ -224,7 +226,7 @@ class Joiner:
         if any(each.buffer.full and not link.may_skip(each.stream) for each in joining):
             link.overflow()
             return
-        self._replayer.reject(link, identifier, [gap for each in joining if (gap := each.take_dropped())])
+        self._replayer.send_at_once(link, identifier, [gap for each in joining for gap in each.take_dropped()])
 
     def _go_live(self, link: Link, subscription: Subscription, delivered: Sequence[Delivered]) -> None:
         subscription.delivered = tuple(delivered)
@@ -254,29 +256,33 @@ class _JoiningStream:
         items = self.buffer.take()
         epoch = self._reached.epoch
         begin = next((index for index, item in enumerate(items) if epoch and item.epoch == epoch), 0)
-        return [item for index, item in enumerate(items) if self._follows(item, index >= begin)]
+        following = [self._pass(item) for index, item in enumerate(items) if index >= begin or not item.epoch]
+        return [item for item in following if item is not None]
 
-    def _follows(self, item: Deliverable | Gap, current: bool) -> bool:
-        """Whether the client gets it; then it has reached it."""
+    def _pass(self, item: Deliverable | Gap) -> Deliverable | Gap | None:
+        """What the client gets of an item, if anything; then it has reached the end of it."""
         known, end = self._reached, item.upto if isinstance(item, Gap) else item
+        same_epoch = end.epoch == known.epoch
         if not end.epoch:
-            return True
-        if not current or (end.epoch == known.epoch and end.offset <= known.offset):
-            return False
+            return item
+        if same_epoch and end.offset <= known.offset:
+            return None
         if isinstance(item, Gap):
             self.delivered = self.delivered.minus(known, item.upto)
-        elif end.epoch != known.epoch and end.offset > 1:  # no gap announced this epoch: the rest of one that was lost
-            return False
+            if same_epoch and item.reason is GapReason.EPOCH_CHANGED:  # the snapshot is of the new epoch
+                item = replace(item, reason=GapReason.TRIMMED)
+        elif not same_epoch and end.offset > 1:  # no gap announced this epoch: the rest of one that was lost
+            return None
         self._reached = Position(end.epoch, end.offset)
-        return bool(known.epoch or end.offset)  # a client without a position lacks nothing if an epoch begins
+        return item if known.epoch or end.offset else None  # a client without a position lacks nothing if an epoch begins
 
-    def take_dropped(self) -> Gap | None:
-        """The messages that did not fit into the buffer; None if there are none."""
+    def take_dropped(self) -> list[Deliverable | Gap]:
+        """A gap for the messages that did not fit into the buffer, if there are any."""
         last = self.buffer.last
         if not self.buffer.full or last is None:
-            return None
-        gap = Gap(self.stream, GapReason.DROPPED, last.epoch, last.offset + 1, last.offset)
-        return gap if self._follows(gap, current=True) else None
+            return []
+        gap = self._pass(Gap(self.stream, GapReason.DROPPED, last.epoch, last.offset + 1, last.offset))
+        return [] if gap is None else [gap]
 
 
 def _nothing_in(collected: Sequence[JoinBuffer]) -> bool:

@@ -110,9 +110,7 @@ async def test_join_with_a_snapshot_of_a_new_epoch_gets_the_messages_above_it() 
         await bench.reads.answer()
         await bench.publish("s", "5")
         bench.reads.let_all_through()
-        await until_seen(
-            client, "welcome", "confirm_subscription", "reject_history", 1, 2, "confirm_history", 3
-        )
+        await until_seen(client, "welcome", "confirm_subscription", "reject_history", 1, 2, "confirm_history", 3)
         await bench.publish("s", "6")
         await until(lambda: client.seen()[-1] == 4)
         assert gaps(client) == [{"reason": "epoch_changed", "epoch": second.epoch, "oldest": 1, "tip": 2}]
@@ -129,9 +127,7 @@ async def test_join_with_a_snapshot_of_a_lost_epoch_gets_the_new_epoch_after_the
         await bench.store.lose()
         (second, _) = await bench.publish("s", "4", "5")
         bench.reads.let_all_through()
-        await until_seen(
-            client, "welcome", "confirm_subscription", 2, "confirm_history", 3, "reject_history", 1, 2
-        )
+        await until_seen(client, "welcome", "confirm_subscription", 2, "confirm_history", 3, "reject_history", 1, 2)
         assert gaps(client) == [{"reason": "epoch_changed", "epoch": second.epoch, "oldest": 1, "tip": 2}]
         # Nothing of it is sent again.
         request = {"streams": {"s": {"epoch": second.epoch, "offset": 0}}}
@@ -169,9 +165,7 @@ async def test_gap_that_ends_above_the_snapshot_is_reported_from_there() -> None
         await bench.reads.execute()  # up to 3
         await bench.publish("s", *"45678")
         bench.reads.let_all_through()
-        await until_seen(
-            client, "welcome", "confirm_subscription", 2, 3, "confirm_history", "reject_history", 6, 7, 8
-        )
+        await until_seen(client, "welcome", "confirm_subscription", 2, 3, "confirm_history", "reject_history", 6, 7, 8)
         assert gaps(client) == [{"reason": "trimmed", "epoch": first.epoch, "oldest": 6, "tip": 8}]
 
 
@@ -195,3 +189,25 @@ async def test_unclaimed_subscription_gets_the_new_epoch_after_its_gap() -> None
         await back.send(command="history", identifier=public("s"), history=request)
         await until(lambda: len(back.seen()) > 6)
         assert back.seen()[6:] == ["confirm_history"]
+
+
+async def test_gap_in_the_epoch_of_the_snapshot_is_not_an_epoch_change() -> None:
+    bench = LosableBench(history_limit=0)
+    async with started(bench) as listener:
+        (first,) = await bench.publish("s", "1")
+        client = await bench.subscribe(first.epoch, 1)
+        await bench.store.lose()
+        bench.faults.lost = 1.0
+        (second,) = await bench.publish("s", "2")
+        await bench.reads.execute()
+        await bench.reads.answer()
+        await bench.publish("s", "3")
+        bench.faults.lost = 0.0
+        await bench.publish("s", "4")
+        bench.reads.let_all_through()
+        await until_seen(client, "welcome", "confirm_subscription", "reject_history", "confirm_history", "reject_history", 3)
+        assert gaps(client) == [
+            {"reason": "epoch_changed", "epoch": second.epoch, "oldest": 2, "tip": 1},
+            {"reason": "trimmed", "epoch": second.epoch, "oldest": 3, "tip": 3},
+        ]
+        assert gaps(listener) == [{"reason": "epoch_changed", "epoch": second.epoch, "oldest": 3, "tip": 3}]

@@ -139,8 +139,8 @@ class Ledger:
             seen.after_gaps.append(Position(gap.epoch, gap.oldest))
             return
         reached, text = seen.reached, f"{client} got {gap.reason} of {stream} up to {gap.epoch}/{gap.oldest - 1}"
-        if gap.reason == GapReason.EPOCH_CHANGED and gap.epoch and gap.epoch == reached.epoch:
-            raise Anomaly(AnomalyKind.FALSE_GAP, f"{text} after {reached.epoch}/{reached.offset}")
+        if gap.reason == GapReason.EPOCH_CHANGED and gap.epoch and gap.epoch == seen.epoch:
+            raise Anomaly(AnomalyKind.FALSE_GAP, f"{text} after {seen.epoch}/{seen.offset}")
         first = reached.offset + 1 if gap.epoch == reached.epoch else 1
         if kept := [offset for offset in self._kept(stream, gap.epoch) if first <= offset < gap.oldest]:
             raise Anomaly(AnomalyKind.FALSE_GAP, f"{text}, and the store keeps {gap.epoch}/{kept[0]}")

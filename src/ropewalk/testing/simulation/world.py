@@ -145,16 +145,23 @@ class World:
         for number in range(self.plan.clients):
             self.clients.append(SimulatedClient(f"client {number}", self.ledger, self.now, self, LIMITS.sessions_ttl))
 
-    async def lose_store(self) -> None:
-        """The store loses all data: history, sessions, members, idempotency keys. Messages that clients have stay valid."""
+    def interrupt_store(self, seconds: float) -> None:
+        """The store is unreachable: all joins wait for it, and those that begin meanwhile."""
+        self.faults.away_until = asyncio.get_running_loop().time() + seconds
+        for client in self.clients:
+            client.store_away(self.faults.away_until + MAX_REWRITE_SECONDS)
+
+    async def lose_store(self, seconds: float) -> None:
+        """The store is unreachable for this time, and comes back without its data: history, sessions, members, idempotency
+        keys. Messages that clients have stay valid."""
+        self.interrupt_store(seconds)
         self.report.faults.store_losses += 1
         await self._store.lose()
         self.ledger.store_lost()
         self._announced_members.clear()
         self._ended_sids.clear()  # the store has forgotten them: a node that still has one rewrites it
-        written_at = asyncio.get_running_loop().time() + MAX_REWRITE_SECONDS
         for client in self.clients:
-            client.store_lost(written_at)
+            client.store_lost(self.faults.away_until + MAX_REWRITE_SECONDS)
 
     async def check_quiet_period(self) -> None:
         """Stop the faults, connect all clients and let them read. Then check that nothing is missing. Raises Anomaly."""
