@@ -292,7 +292,9 @@ def _nothing_in(collected: Sequence[JoinBuffer]) -> bool:
 def _tips(link: Link, answers: Sequence[HistoryAnswer]) -> Sequence[Tip]:
     if not link.codec.shows_tips:
         return ()
-    return [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
+    # A gap without an epoch leaves a client with the position that it has.
+    told = [answer for answer in answers if answer.epoch or isinstance(answer, Replay)]
+    return [(answer.stream, Position(answer.epoch, answer.tip)) for answer in told]
 
 
 def _begun(link: Link, answers: Sequence[HistoryAnswer], request: HistoryRequest | None) -> Sequence[Tip]:
