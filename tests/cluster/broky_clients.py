@@ -113,7 +113,7 @@ class RoamingBrokyClient:
         at = self._positions[stream]
         self._asked.append(stream)
         ref, key = len(self._asked), stream.encode()
-        if at is None or not at.epoch:  # an empty epoch in a Gap: the stream had no message in its new epoch
+        if at is None:
             link.write(encode(Subscribe(ref, key, history=True)))
         else:
             link.write(encode(Subscribe(ref, key, epoch=at.epoch.encode(), offset=at.offset)))
@@ -147,7 +147,8 @@ class RoamingBrokyClient:
 
     def _note_gap(self, stream: str, reason: Reason, upto: Position) -> None:
         self._world.record.seen[self.name, stream].append(ReportedGap(reason.name.lower(), upto.epoch, upto.offset + 1))
-        self._positions[stream] = upto
+        if upto.epoch:  # else it gives no position
+            self._positions[stream] = upto
         self._world.counts[f"gaps over TCP: {reason.name.lower()}"] += 1
 
 

@@ -179,7 +179,8 @@ class RoamingClient:
     def _note_gaps(self, frame: Frame) -> None:
         for stream, gap in frame["streams"].items():
             self._world.record.seen[self.name, stream].append(ReportedGap(gap["reason"], gap["epoch"], gap["oldest"]))
-            self.positions[stream] = Position(gap["epoch"], gap["oldest"] - 1)
+            if gap["epoch"]:  # else it gives no position
+                self.positions[stream] = Position(gap["epoch"], gap["oldest"] - 1)
             self._world.counts[f"gaps: {gap['reason']}"] += 1
 
     async def _presence(self, connection: Cable, message: Frame) -> None:

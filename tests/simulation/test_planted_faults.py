@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from ropewalk.adapters.backends.workers.presence import SharedPresence
 from ropewalk.adapters.backends.workers.sessions import SharedSessions
@@ -17,9 +18,10 @@ from ropewalk.adapters.backends.workers.store import NodeSessions
 from ropewalk.core.cursor import Cursor, Step
 from ropewalk.core.idempotency import Registrations
 from ropewalk.engine.feed import FeedReader
-from ropewalk.engine.hub import Hub
+from ropewalk.engine.hub import Hub, JoinBuffer
 from ropewalk.engine.persistent_presence import PersistentPresence
 from ropewalk.engine.session_leases import LeasedSessionKeeper
+from ropewalk.model.history import Gap
 from ropewalk.model.messages import Position
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken
 from ropewalk.testing.shared_store import LosableStore
@@ -108,8 +110,30 @@ def test_join_that_does_not_wait_for_the_feed_is_found(monkeypatch: pytest.Monke
 
 
 def test_missing_gap_notice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hub, "say_gap", lambda self, audience, gap, after: None)
+    monkeypatch.setattr(Hub, "send_gap", lambda self, audience, gap, after: None)
     assert AnomalyKind.SILENT_GAP in kinds_found()
+
+
+def test_gap_that_covers_the_messages_behind_it_during_a_join_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def extend_gap(self: JoinBuffer, message: Any) -> None:
+        if message.offset and self.items and isinstance(gap := self.items[-1], Gap):
+            self.items[-1] = replace(gap, epoch=message.epoch, oldest=message.offset + 1)
+        else:
+            add(self, message)
+
+    add = JoinBuffer.add
+    monkeypatch.setattr(JoinBuffer, "add", extend_gap)
+    repeat_often(monkeypatch, "store_lost")
+    assert is_found(AnomalyKind.FALSE_GAP, 41)
+
+
+def test_gap_that_covers_kept_messages_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def skip_one_more(self: FeedReader, audience: Any, gap: Gap, after: Position) -> None:
+        lose(self, audience, replace(gap, oldest=min(gap.oldest + 1, gap.tip + 1)), after)
+
+    lose = FeedReader._lose
+    monkeypatch.setattr(FeedReader, "_lose", skip_one_more)
+    assert AnomalyKind.FALSE_GAP in kinds_found()
 
 
 def test_store_without_deduplication_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

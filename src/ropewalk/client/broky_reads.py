@@ -74,7 +74,8 @@ def _kept(read: _Read, page: frames.HistoryPage) -> KeptMessages:
     tip = Position(epoch, page.tip)
     for run in read.runs:
         events += events_of(run, read.stream, tip)
-    return KeptMessages(events, Position(epoch, page.last) if epoch else None, page.oldest, page.tip)
+    known = read.after if read.after.epoch else None  # of a stream that the server does not know we keep the position
+    return KeptMessages(events, Position(epoch, page.last) if epoch else known, page.oldest, page.tip)
 
 
 def _gap(read: _Read, page: frames.HistoryPage, epoch: str) -> Gap:

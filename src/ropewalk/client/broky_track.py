@@ -62,6 +62,7 @@ class BrokyTrack:
         self._tip = Position("", 0)
         self._since = 0 if since is None or position is not None else int(since * MICROSECONDS)
         self._doubtful: Gap | None = None
+        self._gone = False  # the server did not know the stream on this connection, and that was yielded as a Gap
         self._held = False  # the server has confirmed it once
 
     @property
@@ -73,6 +74,7 @@ class BrokyTrack:
     def request(self, ref: int, key: bytes) -> frames.Subscribe:
         """What to ask the server for now."""
         self._doubtful = None
+        self._gone = False
         everything = self._begun and not self._epoch_bytes
         return frames.Subscribe(ref, key, epoch=self._epoch_bytes, offset=self._offset, history=everything)
 
@@ -103,13 +105,18 @@ class BrokyTrack:
         """What a Gap of the server yields."""
         known = self.position
         epoch = gap.epoch.decode()
-        if not epoch and gap.reason is not Reason.EPOCH_CHANGED:  # of messages that have no position
+        if not epoch:
+            # It gives no position. Keep ours: the answer to the next request reports whether messages are missing.
+            self._gone = self._gone or gap.reason is Reason.EPOCH_CHANGED
             return [Gap(self.stream, REASONS.get(gap.reason, ""), known)]
         if known is not None and known == Position(epoch, gap.last):
             return []  # nothing is: the answer only had a bound here
         self._move(gap.epoch, gap.last)
+        if self._gone and gap.reason is Reason.EPOCH_CHANGED and not gap.last:
+            self._gone = False
+            return []  # the stream begins now, and that its past is gone was yielded before
         tip = self._tip.offset if self._tip.epoch == epoch else None
-        told = Gap(self.stream, REASONS.get(gap.reason, ""), known, epoch or None, gap.last + 1, tip)
+        told = Gap(self.stream, REASONS.get(gap.reason, ""), known, epoch, gap.last + 1, tip)
         if self._since and gap.reason is Reason.TRIMMED and gap.last < self._tip.offset:
             self._doubtful = told  # the next message shows whether what is missing was wanted
             return []
@@ -145,7 +152,8 @@ class BrokyTrack:
 
     def _unannounced(self, run: Run, known: Position | None, same: bool) -> list[Event]:
         """A server tells its gaps. Whatever is missing all the same is not passed over in silence."""
-        if not same and self._epoch_bytes:
+        began, self._gone = self._gone and run.offset == 1, False
+        if not same and self._epoch_bytes and not began:
             return [Gap(self.stream, GapReason.EPOCH_CHANGED.value, known, run.epoch.decode(), run.offset)]
         if same and run.offset > self._offset + 1:
             return [Gap(self.stream, "", known, self._epoch, run.offset)]

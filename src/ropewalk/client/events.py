@@ -55,7 +55,8 @@ class Gap(Struct, frozen=True):
     """Messages of a stream that will not come. The stream goes on after it: `resumes_at` is the next offset to expect.
 
     `reason` is text: a value of `ropewalk.model.history.GapReason`, UNREADABLE, what the server said, or "" if it said nothing.
-    `known` is the last position that was seen. `epoch` and `tip` are where the stream stands now; None if that was not told.
+    `known` is the last position that was seen. `epoch`, `resumes_at` and `tip` are where the stream stands now. All are None if
+    the gap gives no position: then go on from `known`.
     """
 
     stream: str
@@ -77,8 +78,8 @@ class KeptMessages(Struct, frozen=True):
     """A page of what a stream keeps. `events` are its messages in their order; a Gap comes first where they do not follow the
     position that was asked for, and one is in the place of a message that cannot be decoded.
 
-    `position` is where the page ends, to read on from; None: nothing is known of the stream. `oldest` is the first offset that
-    is kept, `tip` the last one.
+    `position` is where the page ends, to read on from. If the server does not know the stream it is the position of the
+    request, or None without one. `oldest` is the first offset that is kept, `tip` the last one.
     """
 
     events: "list[Event]"

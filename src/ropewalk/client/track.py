@@ -30,6 +30,7 @@ class Track:
         self._tips: dict[str, Position] = {}
         self._partial = False
         self._held: list[Data] = []
+        self._gone: set[str] = set()  # streams that the server did not know on this connection: that was yielded as a Gap
 
     @property
     def wants_more(self) -> bool:
@@ -48,6 +49,7 @@ class Track:
         self.asked = self._partial = False
         self._tips.clear()
         self._held.clear()
+        self._gone.clear()
 
     def accept(self, data: Data) -> list[Message | Gap]:
         """What a message yields: nothing if its position was seen."""
@@ -84,32 +86,40 @@ class Track:
         if unclaimed:
             # Our request and this notice crossed. Its answer will join up; what is above must wait for it.
             return []
-        gaps = [self._gap(stream, gap) for stream, gap in rejection.streams.items() if not self._came_live(stream, gap)]
+        gaps = [self._gap(stream, gap) for stream, gap in rejection.streams.items() if not self._is_known(stream, gap)]
         # A partial answer has no hole behind it: asking again brings what follows.
         self._partial = self._partial or any(gap.reason == GapReason.PARTIAL for gap in gaps)
         return [gap for gap in gaps if gap.reason != GapReason.PARTIAL]
 
     def _note_tip(self, stream: str, gap: StreamGap) -> None:
         """Where live delivery began. A second rejection does not move that, unless the stream began anew."""
-        if stream not in self._tips or self._tips[stream].epoch != gap.epoch:
+        if gap.epoch and (stream not in self._tips or self._tips[stream].epoch != gap.epoch):
             self._tips[stream] = Position(gap.epoch, gap.tip)
 
-    def _came_live(self, stream: str, gap: StreamGap) -> bool:
-        """Whether everything up to where the gap ends was seen, because it came while the request was under way."""
+    def _is_known(self, stream: str, gap: StreamGap) -> bool:
+        """Whether everything up to where the gap ends was seen, because it came while the request was under way; or was
+        yielded as a Gap, and the stream begins now."""
         known = self.positions.get(stream)
+        if stream in self._gone and gap.epoch and gap.reason == GapReason.EPOCH_CHANGED and gap.oldest == 1:
+            self._gone.discard(stream)
+            self.positions[stream] = Position(gap.epoch, 0)
+            return True
         trimmed = gap.reason == GapReason.TRIMMED and gap.epoch != ""
         return trimmed and known is not None and known.epoch == gap.epoch and known.offset >= gap.oldest - 1
 
     def _gap(self, stream: str, gap: StreamGap) -> Gap:
         known = self.positions.get(stream)
-        if not gap.epoch and gap.reason == GapReason.TRIMMED:  # of messages that have no position
+        if not gap.epoch:
+            # It gives no position. Keep ours: the answer to the next request reports whether messages are missing.
+            if gap.reason == GapReason.EPOCH_CHANGED:
+                self._gone.add(stream)
             return Gap(stream, gap.reason, known)
         noted = self._tips.get(stream)
         tip = noted if noted is not None and noted.epoch == gap.epoch else Position(gap.epoch, gap.tip)
         # Ahead: we have seen everything up to the tip, and more than there is.
         below = tip.offset if gap.reason == GapReason.AHEAD else min(gap.oldest - 1, tip.offset)
         self.positions[stream] = Position(gap.epoch, below)
-        return Gap(stream, gap.reason, known, gap.epoch or None, below + 1, gap.tip)
+        return Gap(stream, gap.reason, known, gap.epoch, below + 1, gap.tip)
 
     def _lose_sight(self, reason: str) -> list[Message | Gap]:
         """The server does not say where its streams stand: the next live message of each is its new beginning."""
@@ -141,8 +151,10 @@ class Track:
             return []
         self.positions[data.stream] = Position(data.epoch, data.offset)
         told = self._told(data)
+        began = data.offset == 1 and data.stream in self._gone
+        self._gone.discard(data.stream)
         # An empty epoch is a wish ("from the beginning"), not something that was seen.
-        if known is None or known.epoch in ("", data.epoch):
+        if began or known is None or known.epoch in ("", data.epoch):
             return told
         return [Gap(data.stream, GapReason.EPOCH_CHANGED.value, known, data.epoch), *told]
 

@@ -72,7 +72,7 @@ class FeedReader:
         self._by_prefix = prefixes.by_length
         self.exact = feed.exact
         if not feed.exact:
-            hub.tell(self)
+            hub.set_interest(self)
 
     def deliver(self, messages: Sequence[Deliverable]) -> None:
         """What the feed calls. One message that cannot be delivered costs nobody the others."""
@@ -193,9 +193,9 @@ class FeedReader:
             self._lose(audience, Gap(audience.stream, GapReason.TRIMMED, epoch, tip + 1, tip), cursor.position)
 
     def _lose(self, audience: Audience, gap: Gap, after: Position) -> None:
-        """Go on behind a gap, and say it."""
+        """Continue behind a gap, and report it."""
         audience.cursor.move(gap.epoch, gap.oldest - 1)
-        self._hub.say_gap(audience, gap, after)
+        self._hub.send_gap(audience, gap, after)
 
     def _give_next(self, audience: Audience, messages: Iterable[Registered]) -> None:
         for message in messages:
@@ -309,7 +309,7 @@ class FeedReader:
         heard = [audience for stream in streams if (audience := self._hub.audiences.get(stream)) is not None]
         for audience in heard:
             if self._is_ephemeral(audience.stream):
-                self._hub.say_gap(audience, Gap(audience.stream, GapReason.TRIMMED, "", 1, 0), Position("", 0))
+                self._hub.send_gap(audience, Gap(audience.stream, GapReason.TRIMMED, "", 1, 0), Position("", 0))
         first = not self._doubted
         self._doubted.update(audience.stream for audience in heard)
         if first and self._doubted:

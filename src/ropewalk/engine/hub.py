@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ropewalk.core.cursor import Cursor
 from ropewalk.core.stats import Stats
-from ropewalk.model.history import Gap, GapReason
+from ropewalk.model.history import Gap
 from ropewalk.model.messages import Deliverable, Position, Registered
 from ropewalk.ports import Clock
 from ropewalk.protocol.codec import MessageCodec
@@ -60,45 +60,41 @@ class Group:
 
 
 class JoinBuffer:
-    """Buffers the messages of a stream while a join is in progress. Above its bound it keeps nothing and is `full`.
+    """Buffers what a stream delivers while a join is in progress: messages, and gaps in their place among them. Above its limit
+    it keeps nothing and is `full`.
 
-    `last` is the newest message with a position that came, kept or not; `taken` the newest that was handed on. `lost_by`: why
-    messages are missing in it, if any are.
+    `last` is the newest position that came, kept or not.
     """
 
-    __slots__ = ("_room", "full", "last", "lost_by", "messages", "taken")
+    __slots__ = ("_room", "full", "items", "last")
 
     def __init__(self, limit: int) -> None:
         self._room = limit
         self.full = False
-        self.lost_by = GapReason.DROPPED
-        self.last: Registered | None = None
-        self.taken: Registered | None = None
-        self.messages: list[Deliverable] = []
+        self.last: Registered | Position | None = None
+        self.items: list[Deliverable | Gap] = []
 
     def add(self, message: Deliverable) -> None:
         if isinstance(message, Registered) and message.offset:
             self.last = message
-        self._room -= message.size
+        self._keep(message, message.size)
+
+    def add_gap(self, gap: Gap) -> None:
+        if gap.epoch:
+            self.last = gap.upto
+        self._keep(gap, MESSAGE_BYTES)
+
+    def _keep(self, item: Deliverable | Gap, size: int) -> None:
+        self._room -= size
         self.full = self._room < 0
         if self.full:
-            self.messages.clear()
+            self.items.clear()
         else:
-            self.messages.append(message)
+            self.items.append(item)
 
-    def spoil(self, gap: Gap, upto: Position) -> None:
-        """Messages up to this position are lost to it, as they are to everybody."""
-        self.full = True
-        self.lost_by = gap.reason
-        self.last = Registered(gap.stream, b"", 0.0, upto.epoch, upto.offset)
-        self._room = -1
-        self.messages.clear()
-
-    def take(self) -> list[Deliverable]:
-        taken, self.messages = self.messages, []
-        self._room += sum(message.size for message in taken)
-        if taken:
-            self.taken = self.last
+    def take(self) -> list[Deliverable | Gap]:
+        taken, self.items = self.items, []
+        self._room += sum(MESSAGE_BYTES if isinstance(item, Gap) else item.size for item in taken)
         return taken
 
 
@@ -148,13 +144,13 @@ class Audience:
 
 
 class Interest(Protocol):
-    """Who wants to know for which streams there is an audience."""
+    """Called when a stream gets an audience and when it loses it."""
 
     def first(self, audience: Audience) -> None:
-        """Somebody listens to this stream now."""
+        """The stream has its first listener."""
 
     def last(self, audience: Audience) -> None:
-        """Nobody does any more."""
+        """The last listener has left the stream."""
 
 
 class Hub:
@@ -171,8 +167,8 @@ class Hub:
         self._flush_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def tell(self, interest: Interest) -> None:
-        """Tell `interest` of audiences that come and go from now on."""
+    def set_interest(self, interest: Interest) -> None:
+        """Call `interest` when a stream gets its first listener or loses its last one, from now on."""
         self._interest = interest
 
     def streams(self) -> int:
@@ -202,7 +198,7 @@ class Hub:
             self._forget_if_empty(audience)
 
     def collect(self, stream: str, limit: int) -> JoinBuffer:
-        """What is delivered on `stream` from now until `release`, in order: for a join that must wait."""
+        """Buffer everything that is delivered on `stream` from now until `release`: for a join in progress."""
         buffer = JoinBuffer(limit)
         self._audience(stream).buffers.add(buffer)
         return buffer
@@ -250,12 +246,12 @@ class Hub:
                 self._flush_dirty()
                 return
 
-    def say_gap(self, audience: Audience, gap: Gap, after: Position) -> None:
-        """Messages above `after` and below the gap's `oldest` come to nobody here, and everybody is told. Without an epoch it
-        is about messages without a position: who joins is not there yet, and nothing is skipped that could be asked for."""
-        upto = Position(gap.epoch, gap.oldest - 1)
-        for buffer in audience.buffers if gap.epoch else ():
-            buffer.spoil(gap, upto)
+    def send_gap(self, audience: Audience, gap: Gap, after: Position) -> None:
+        """Report to all listeners that the messages above `after`, up to the end of the gap, do not come. Joins in progress
+        find the gap in its place in their buffers. A gap without an epoch is about messages without a position."""
+        for buffer in audience.buffers:
+            buffer.add_gap(gap)
+        upto = gap.upto
         for group in audience.groups.values():
             self._flush_group(group)
             self._stats.gaps[gap.reason] += len(group.writers)

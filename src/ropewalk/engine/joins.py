@@ -9,6 +9,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Collection, Sequence
 
+from msgspec.structs import replace
+
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.delivered import Delivered
 from ropewalk.core.stats import Stats
@@ -19,7 +21,7 @@ from ropewalk.engine.replay import Replayer
 from ropewalk.engine.subscription import Subscription, with_sent
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, GapReason, HistoryPage, HistoryRequest, Replay, Tip, steps
-from ropewalk.model.messages import Deliverable, Position, Registered
+from ropewalk.model.messages import Deliverable, Position
 from ropewalk.ports import StreamStore
 
 logger = logging.getLogger("ropewalk.engine")
@@ -70,11 +72,11 @@ class Joiner:
                     answers = [await self._last_page(link, identifier, answer) for answer in answers]
                 pieces = [steps(answer) for answer in answers]
                 await self._replayer.answer(link, identifier, request, pieces, _tips(link, answers), first)
+            joining = list(map(_JoiningStream, answers, collected))
             if not self._feed.exact or not _nothing_in(collected):
-                await self._catch_up(link, identifier, answers, collected)
+                await self._catch_up(link, identifier, answers, joining)
             if link.open:
-                delivered = [_delivered(answer, buffer) for answer, buffer in zip(answers, collected, strict=True)]
-                self._go_live(link, subscription, delivered)
+                self._go_live(link, subscription, [each.delivered for each in joining])
         finally:
             for stream, buffer in zip(streams, collected, strict=True):
                 self._hub.release(stream, buffer)
@@ -89,10 +91,10 @@ class Joiner:
         collected = [self._hub.collect(stream, link.limit) for stream in new]
         try:
             answers = await self._answers(link, new, None, forever=True)
-            await self._catch_up(link, subscription.identifier, answers, collected)
+            joining = list(map(_JoiningStream, answers, collected))
+            await self._catch_up(link, subscription.identifier, answers, joining)
             groups = [self._hub.join(stream, subscription.identifier, link.codec.messages, link) for stream in new if link.open]
-            delivered = [_delivered(answer, buffer) for answer, buffer in zip(answers, collected, strict=True)]
-            subscription.add_streams(new, delivered, groups)
+            subscription.add_streams(new, [each.delivered for each in joining], groups)
         finally:
             for stream, buffer in zip(new, collected, strict=True):
                 self._hub.release(stream, buffer)
@@ -150,9 +152,7 @@ class Joiner:
         subscription.claimed = True
         buffers = [(subscription.buffers or {})[stream] for stream in streams]
         gaps = [_unclaimed(stream, page, buffer) for stream, page, buffer in zip(streams, pages, buffers, strict=True)]
-        self._replayer.send_at_once(
-            link, subscription.identifier, [message for buffer in buffers for message in buffer.messages]
-        )
+        self._replayer.send_at_once(link, subscription.identifier, [item for buffer in buffers for item in buffer.items])
         self._replayer.reject(link, subscription.identifier, gaps)
         self._go_live(link, subscription, [_live_from(gap, buffer) for gap, buffer in zip(gaps, buffers, strict=True)])
         self._release(subscription)
@@ -214,23 +214,19 @@ class Joiner:
         return answer
 
     async def _catch_up(
-        self, link: Link, identifier: str, answers: Sequence[HistoryAnswer], collected: Sequence[JoinBuffer]
+        self, link: Link, identifier: str, answers: Sequence[HistoryAnswer], joining: Sequence["_JoiningStream"]
     ) -> None:
         """Hand on what came meanwhile. While a slow client takes it more comes in; the last round finds nothing, and the caller
         goes live in the same step."""
         if not self._feed.exact:
             for answer in answers:
                 await self._feed.reach(answer)
-        while late := _taken(answers, collected):
+        while late := [item for each in joining for item in each.take()]:
             await self._replayer.send(link, identifier, late)
-        pairs = list(zip(answers, collected, strict=True))
-        overflowed = [answer for answer, buffer in pairs if buffer.full and buffer.lost_by is GapReason.DROPPED]
-        if any(not link.may_skip(answer.stream) for answer in overflowed):
+        if any(each.buffer.full and not link.may_skip(each.stream) for each in joining):
             link.overflow()
             return
-        lost = [(last, buffer.lost_by) for answer, buffer in pairs if (last := _lost(answer, buffer))]
-        gaps = [Gap(last.stream, reason, last.epoch, last.offset + 1, last.offset) for last, reason in lost]
-        self._replayer.reject(link, identifier, gaps)
+        self._replayer.send_at_once(link, identifier, [gap for each in joining for gap in each.take_dropped()])
 
     def _go_live(self, link: Link, subscription: Subscription, delivered: Sequence[Delivered]) -> None:
         subscription.delivered = tuple(delivered)
@@ -238,35 +234,67 @@ class Joiner:
         subscription.groups = tuple(self._hub.join(stream, subscription.identifier, codec, link) for stream in streams)
 
 
+class _JoiningStream:
+    """One stream of a join: after its snapshot was sent, what its buffer has above that.
+
+    `delivered` is what the client was sent, once it has what was taken here.
+    """
+
+    __slots__ = ("_reached", "buffer", "delivered", "stream")
+
+    def __init__(self, answer: HistoryAnswer, buffer: JoinBuffer) -> None:
+        self.stream = answer.stream
+        self.buffer = buffer
+        self._reached = Position(answer.epoch, answer.tip)
+        self.delivered = Delivered(answer.epoch, answer.tip + 1)
+        if isinstance(answer, Gap) or answer.messages:
+            self.delivered = with_sent(self.delivered, steps(answer))
+
+    def take(self) -> list[Deliverable | Gap]:
+        """What was collected above the snapshot, or has no position. The snapshot may be of an epoch that began during the
+        join: then everything before that epoch is over."""
+        items = self.buffer.take()
+        epoch = self._reached.epoch
+        begin = next((index for index, item in enumerate(items) if epoch and item.epoch == epoch), 0)
+        following = [self._pass(item) for index, item in enumerate(items) if index >= begin or not item.epoch]
+        return [item for item in following if item is not None]
+
+    def _pass(self, item: Deliverable | Gap) -> Deliverable | Gap | None:
+        """What the client gets of an item, if anything; then it has reached the end of it."""
+        known, end = self._reached, item.upto if isinstance(item, Gap) else item
+        same_epoch = end.epoch == known.epoch
+        if not end.epoch:
+            return item
+        if same_epoch and end.offset <= known.offset:
+            return None
+        if isinstance(item, Gap):
+            self.delivered = self.delivered.minus(known, item.upto)
+            if same_epoch and item.reason is GapReason.EPOCH_CHANGED:  # the snapshot is of the new epoch
+                item = replace(item, reason=GapReason.TRIMMED)
+        elif not same_epoch and end.offset > 1:  # no gap announced this epoch: the rest of one that was lost
+            return None
+        self._reached = Position(end.epoch, end.offset)
+        return item if known.epoch or end.offset else None  # a client without a position lacks nothing if an epoch begins
+
+    def take_dropped(self) -> list[Deliverable | Gap]:
+        """A gap for the messages that did not fit into the buffer, if there are any."""
+        last = self.buffer.last
+        if not self.buffer.full or last is None:
+            return []
+        gap = self._pass(Gap(self.stream, GapReason.DROPPED, last.epoch, last.offset + 1, last.offset))
+        return [] if gap is None else [gap]
+
+
 def _nothing_in(collected: Sequence[JoinBuffer]) -> bool:
-    return not any(buffer.messages or buffer.full for buffer in collected)
-
-
-def _taken(answers: Sequence[HistoryAnswer], collected: Sequence[JoinBuffer]) -> list[Deliverable]:
-    """What was collected above the snapshots, or has no position, taken out of the buffers."""
-    return [
-        message
-        for answer, buffer in zip(answers, collected, strict=True)
-        for message in (buffer.take() if answer.epoch else _from_the_first(buffer))
-        if not message.offset or message.epoch != answer.epoch or message.offset > answer.tip
-    ]
-
-
-def _from_the_first(buffer: JoinBuffer) -> list[Deliverable]:
-    """Of a stream that the store did not know. What comes before the first message of an epoch is the rest of one that was
-    lost."""
-    begun = buffer.taken is not None
-    messages = buffer.take()
-    if begun:
-        return messages
-    first = next((index for index, message in enumerate(messages) if message.offset == 1), len(messages))
-    return [message for message in messages[:first] if not message.offset] + messages[first:]
+    return not any(buffer.items or buffer.full for buffer in collected)
 
 
 def _tips(link: Link, answers: Sequence[HistoryAnswer]) -> Sequence[Tip]:
     if not link.codec.shows_tips:
         return ()
-    return [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
+    # A gap without an epoch leaves a client with the position that it has.
+    told = [answer for answer in answers if answer.epoch or isinstance(answer, Replay)]
+    return [(answer.stream, Position(answer.epoch, answer.tip)) for answer in told]
 
 
 def _begun(link: Link, answers: Sequence[HistoryAnswer], request: HistoryRequest | None) -> Sequence[Tip]:
@@ -275,24 +303,6 @@ def _begun(link: Link, answers: Sequence[HistoryAnswer], request: HistoryRequest
     if request is None or not tips or link.codec.confirms_with_tips:
         return tips
     return () if request.since is not None else [tip for tip in tips if tip[0] not in request.streams]
-
-
-def _delivered(answer: HistoryAnswer, buffer: JoinBuffer) -> Delivered:
-    """After this answer was sent in full, and what came above its tip, except for what was more than could be kept."""
-    sent = Delivered(answer.epoch, answer.tip + 1)
-    if isinstance(answer, Gap) or answer.messages:
-        sent = with_sent(sent, steps(answer))
-    if (lost := _lost(answer, buffer)) is None:
-        return sent
-    taken = buffer.taken
-    reached = Position(answer.epoch, answer.tip) if taken is None else Position(taken.epoch, taken.offset)
-    return sent.minus(reached, Position(lost.epoch, lost.offset))
-
-
-def _lost(answer: HistoryAnswer, buffer: JoinBuffer) -> Registered | None:
-    """The newest of the messages above the answer's tip that were more than could be kept; None if there are none."""
-    last = buffer.last if buffer.full else None
-    return last if last and (last.epoch != answer.epoch or last.offset > answer.tip) else None
 
 
 def _unclaimed(stream: str, page: HistoryPage | None, buffer: JoinBuffer) -> Gap:
@@ -305,5 +315,13 @@ def _unclaimed(stream: str, page: HistoryPage | None, buffer: JoinBuffer) -> Gap
 
 
 def _live_from(gap: Gap, buffer: JoinBuffer) -> Delivered:
-    first = next((message.offset for message in buffer.messages if message.offset and message.epoch == gap.epoch), gap.tip + 1)
-    return Delivered(gap.epoch, first)
+    """What an unclaimed subscription was sent: what its buffer has of the gap's epoch, without the gaps in there."""
+    items = [item for item in buffer.items if item.epoch == gap.epoch and (isinstance(item, Gap) or item.offset)]
+    first = next((item.offset for item in items if not isinstance(item, Gap)), gap.tip + 1)
+    sent, reached = Delivered(gap.epoch, first), Position(gap.epoch, 0)
+    for item in items:
+        if isinstance(item, Gap):
+            sent = sent.minus(reached, item.upto)
+        else:
+            reached = Position(item.epoch, item.offset)
+    return sent

@@ -130,4 +130,4 @@ class Prefixes:
         """Messages of any stream may be lost."""
         for audience in self._audiences.values():
             gap = Gap(audience.stream, GapReason.TRIMMED, "", 1, 0)
-            self._hub.say_gap(audience, gap, Position("", 0))
+            self._hub.send_gap(audience, gap, Position("", 0))

@@ -88,13 +88,13 @@ class Replayer:
             waiting.append(link.codec.confirm_trimmed(identifier, gaps))
         link.send(b"".join(waiting))
 
-    async def send(self, link: Link, identifier: str, items: Iterable[Deliverable]) -> None:
+    async def send(self, link: Link, identifier: str, items: Iterable[Deliverable | Gap]) -> None:
         """In writes of a bounded size, each when the one before is taken: a long history costs time, not memory."""
-        link.send(b"".join(await self._write(link, self._frames(link, identifier, items), [])))
+        link.send(b"".join(await self._write(link, self._frames_with_gaps(link, identifier, items), [])))
 
-    def send_at_once(self, link: Link, identifier: str, items: Iterable[Deliverable]) -> None:
+    def send_at_once(self, link: Link, identifier: str, items: Iterable[Deliverable | Gap]) -> None:
         """In one step of the event loop, for what is bounded already."""
-        link.send(b"".join(self._frames(link, identifier, items)))
+        link.send(b"".join(self._frames_with_gaps(link, identifier, items)))
 
     def reject(self, link: Link, identifier: str, gaps: Sequence[Gap]) -> None:
         if gaps:
@@ -127,6 +127,18 @@ class Replayer:
             return self._frames(link, identifier, messages)
         self._stats.replayed_messages += len(messages)
         return (short,)
+
+    def _frames_with_gaps(self, link: Link, identifier: str, items: Iterable[Deliverable | Gap]) -> Iterator[bytes]:
+        """Messages, and a rejection at each gap among them."""
+        messages: list[Deliverable] = []
+        for item in items:
+            if isinstance(item, Gap):
+                yield from self._frames(link, identifier, messages)
+                messages = []
+                yield self._rejection(link, identifier, [item])
+            else:
+                messages.append(item)
+        yield from self._frames(link, identifier, messages)
 
     def _frames(self, link: Link, identifier: str, items: Iterable[Deliverable]) -> Iterator[bytes]:
         """In pieces of some messages, which a codec may write as one."""

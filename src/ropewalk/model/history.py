@@ -40,6 +40,10 @@ class Replay(Struct, frozen=True):
 class Gap(Struct, frozen=True):
     """A replay that does not join up. `oldest`: first offset still kept after the gap (tip + 1 when none is).
 
+    Without an epoch it gives no position, and `oldest` and `tip` mean nothing: either the store does not know the stream now
+    (EPOCH_CHANGED, UNCLAIMED), or messages without a position may be missing (TRIMMED, DROPPED). The client keeps its
+    position: the answer to a request from there reports whether messages are missing.
+
     `messages` are what there is between the asked position and the gap; with PARTIAL there is no hole behind them.
     `rest` is what follows the gap, from `oldest` on; None where nothing is kept, or where it has to be asked for (PARTIAL).
     """
@@ -51,6 +55,11 @@ class Gap(Struct, frozen=True):
     tip: int
     messages: tuple[Registered, ...] = ()
     rest: "Replay | Gap | None" = None
+
+    @property
+    def upto(self) -> Position:
+        """The last position that the gap covers: the message at `oldest` follows it."""
+        return Position(self.epoch, self.oldest - 1)
 
 
 def steps(answer: Replay | Gap) -> list[Replay | Gap]:

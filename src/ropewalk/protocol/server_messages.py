@@ -58,7 +58,7 @@ class HistoryConfirmed(Struct, frozen=True):
 
 
 class StreamGap(Struct, frozen=True):
-    """Why one stream's history does not join up. Without `epoch` nothing is known of where the stream stands now."""
+    """Why one stream's history does not join up. Without `epoch` it gives no position: keep the one that you have."""
 
     reason: str = ""
     epoch: str = ""

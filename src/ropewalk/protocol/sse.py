@@ -95,9 +95,8 @@ class SseCodec(TransmissionCodec):
         """The id is where the gap ends: a client that is cut off right here does not come back to before it. Nothing follows
         one that is ahead, so it goes on from the tip."""
         key = self._key(identifier)
-        # Messages without a position may be dropped before any that has one: that moves nothing.
-        moved = [gap for gap in gaps if gap.epoch or gap.reason is not GapReason.DROPPED]
-        ends = [(gap, gap.tip if gap.reason is GapReason.AHEAD else gap.oldest - 1) for gap in moved]
+        # A gap without an epoch moves nothing: the client comes back to the position that it has.
+        ends = [(gap, gap.tip if gap.reason is GapReason.AHEAD else gap.oldest - 1) for gap in gaps if gap.epoch]
         positions = b"".join(id_line(gap.stream, gap.epoch, end, key) for gap, end in ends)
         return self._typed("reject_history", cable_json.reject_history_json(identifier, gaps), positions)
 

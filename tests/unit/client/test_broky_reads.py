@@ -62,6 +62,11 @@ class TestPage:
         answer = finish_read(start_read(), page(epoch=b"", last=0, tip=0))
         assert (answer.events, answer.position, answer.more) == ([], None, False)
 
+    def test_of_a_lost_stream_keeps_the_position_that_was_asked_for(self) -> None:
+        known = Position("e", 5)
+        answer = finish_read(start_read(known), page(Reason.EPOCH_CHANGED, b"", last=0, tip=0))
+        assert (answer.events, answer.position, answer.more) == ([Gap("s", "epoch_changed", known)], known, False)
+
     def test_message_that_cannot_be_decoded_is_a_gap(self) -> None:
         state = start_read()
         state.receive(run(8, (b"{", b"2"), Format.JSON))

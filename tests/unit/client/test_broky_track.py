@@ -20,6 +20,10 @@ def offsets(events: list[Event]) -> list[int]:
     return [event.offset for event in events if isinstance(event, Message)]
 
 
+GONE = frames.Gap(b"s", Reason.EPOCH_CHANGED)
+"""The server does not know the stream."""
+
+
 def track(position: Position | None = None, since: float | None = None, tip: int = 0, epoch: bytes = b"e") -> BrokyTrack:
     """Returns a track that is subscribed to a stream with this tip."""
     made = BrokyTrack("s", position, since)
@@ -170,11 +174,26 @@ class TestGaps:
 
     def test_of_a_lost_stream_restart_at_its_beginning(self) -> None:
         lost = track(Position("e", 5), epoch=b"")
-        assert lost.missing(frames.Gap(b"s", Reason.EPOCH_CHANGED, b"", 1, 0)) == [
-            Gap("s", "epoch_changed", Position("e", 5), None, 1, 0)
-        ]
-        assert lost.request(2, b"s") == frames.Subscribe(2, b"s", history=True)
+        assert lost.missing(GONE) == [Gap("s", "epoch_changed", Position("e", 5))]
         assert offsets(lost.accept(run(1, b"a", epoch=b"f"))) == [1]
+        assert lost.request(2, b"s") == frames.Subscribe(2, b"s", epoch=b"f", offset=1)
+
+    def test_of_a_lost_stream_are_reported_once_if_its_new_epoch_is_complete(self) -> None:
+        for last in (0, 2):
+            lost = track(Position("e", 5), epoch=b"")
+            lost.missing(GONE)
+            gaps = [Gap("s", "epoch_changed", Position("e", 5), "f", last + 1)]
+            assert lost.missing(frames.Gap(b"s", Reason.EPOCH_CHANGED, b"f", 1, last)) == gaps[:last]
+            assert offsets(lost.accept(run(last + 1, b"a", epoch=b"f"))) == [last + 1]
+
+    def test_of_a_lost_stream_leave_the_position(self) -> None:
+        """The answer to a request from there reports whether messages are missing."""
+        lost = track(Position("e", 5), epoch=b"")
+        lost.missing(GONE)
+        assert lost.request(2, b"s") == frames.Subscribe(2, b"s", epoch=b"e", offset=5)
+        assert lost.began(Subscribed(2, b"g", 3)) == []
+        (gap,) = lost.missing(frames.Gap(b"s", Reason.EPOCH_CHANGED, b"g", 1, 0))
+        assert gap == Gap("s", "epoch_changed", Position("e", 5), "g", 1, 3)
 
 
 class TestSince:

@@ -130,11 +130,31 @@ class TestRejection:
     def test_stream_unknown_to_the_server_continues_with_its_first_message(self) -> None:
         track = track_at(40)
         track.request()
-        assert track.rejected(rejection("epoch_changed", "", 1, 0)) == [
-            Gap("a", "epoch_changed", Position("e", 40), None, 1, 0)
-        ]
+        assert track.rejected(rejection("epoch_changed", "", 1, 0)) == [Gap("a", "epoch_changed", Position("e", 40))]
         assert track.confirmed() == []
         assert track.accept(data(1, epoch="f")) == [message(1, epoch="f")]
+        assert track.request().streams == {"a": Position("f", 1)}
+
+    def test_new_epoch_of_a_stream_unknown_before_is_reported_only_if_messages_of_it_are_missing(self) -> None:
+        for oldest in (1, 3):
+            track = track_at(40)
+            track.request()
+            track.rejected(rejection("epoch_changed", "", 1, 0))
+            track.confirmed()
+            gaps = [Gap("a", "epoch_changed", Position("e", 40), "f", oldest, 4)]
+            assert track.rejected(rejection("epoch_changed", "f", oldest, 4)) == gaps[: oldest - 1]
+            assert track.accept(data(oldest, epoch="f")) == [message(oldest, epoch="f")]
+
+    @pytest.mark.parametrize("reason", ["epoch_changed", "unclaimed", "trimmed", "dropped"])
+    def test_gap_without_an_epoch_leaves_the_position(self, reason: str) -> None:
+        """The answer to a request from there reports whether messages are missing."""
+        track = track_at(40)
+        assert track.rejected(rejection(reason, "", 1, 0)) == [Gap("a", reason, Position("e", 40))]
+        track.lost()
+        assert track.request().streams == {"a": Position("e", 40)}
+        assert track.rejected(rejection("epoch_changed", "g", 1, 3)) == [
+            Gap("a", "epoch_changed", Position("e", 40), "g", 1, 3)
+        ]
 
     def test_position_ahead_continues_after_the_tip(self) -> None:
         track = track_at(9)

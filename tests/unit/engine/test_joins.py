@@ -15,7 +15,8 @@ from ropewalk.model.history import Gap, Replay
 from ropewalk.model.messages import Position, Publication
 from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.protocol.broky.codec import BrokyCodec
-from ropewalk.protocol.broky.frames import Run, Subscribe, Subscribed, Welcome
+from ropewalk.protocol.broky.frames import Gap as BrokyGap
+from ropewalk.protocol.broky.frames import Reason, Run, Subscribe, Subscribed, Welcome
 from ropewalk.protocol.broky.runs import decode
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.broky.tables import encode
@@ -407,3 +408,25 @@ async def test_transient_message_during_a_join_reaches_the_client() -> None:
             await settle()
             await bench.publish(stream, "2", transient=True)
             assert b"".join(client.connection.written).count(b"data: ") == 2
+
+
+async def test_stream_unknown_to_the_store_is_a_gap_without_a_position() -> None:
+    known = {"streams": {"s": {"epoch": "lost", "offset": 5}}}
+    async with Workbench() as bench:
+        client = await bench.connect(positions="1")
+        await client.send(command="subscribe", identifier=public("s"), history=known)
+        _, _, gap, confirmation = client.connection.replies()
+        assert gap["streams"] == {"s": {"reason": "epoch_changed", "epoch": "", "oldest": 1, "tip": 0}}
+        assert "streams" not in confirmation
+        bench.codec = BrokyCodec(Welcome(), None)
+        client = await bench.connect()
+        client.session.receive(encode(Subscribe(1, b"s", epoch=b"lost", offset=5)))
+        await settle()
+        splitter = FrameSplitter()
+        got = [decode(frame) for data in client.connection.written for frame in splitter.feed(data)]
+        assert got[1:] == [Subscribed(1), BrokyGap(b"s", Reason.EPOCH_CHANGED)]
+        bench.codec = SseCodec(unwrap=False, raw=False)
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("s"), history=known)
+        events = b"".join(client.connection.written)
+        assert (events.count(b"event: "), b"id: " in events) == (3, False)

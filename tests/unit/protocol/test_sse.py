@@ -167,8 +167,9 @@ def test_client_ahead_of_the_stream_continues_from_the_tip() -> None:
     assert b"\nid: 9/e1/chat\n" in GET.reject_history("i", [Gap("chat", GapReason.AHEAD, "e1", 5, 9)])
 
 
-def test_dropped_messages_without_a_position_move_no_position() -> None:
-    assert b"id:" not in GET.reject_history("i", [Gap("chat", GapReason.DROPPED, "", 1, 0)])
+@pytest.mark.parametrize("reason", [GapReason.DROPPED, GapReason.TRIMMED, GapReason.EPOCH_CHANGED])
+def test_gap_without_an_epoch_moves_no_position(reason: GapReason) -> None:
+    assert b"id:" not in GET.reject_history("i", [Gap("chat", reason, "", 1, 0)])
 
 
 def test_raw_keeps_ids_and_retry_lines() -> None:

@@ -26,6 +26,7 @@ export class Session extends EventTarget {
   #socket = null;
   #sid = "";
   #position = null;
+  #gone = false; // the server did not know the stream
   #member = null;
   #replaying = false;
   #online = false;
@@ -154,7 +155,9 @@ export class Session extends EventTarget {
     const known = this.#position;
     const sameLife = known?.epoch === epoch;
     if (sameLife && offset <= known.offset) return this.#emit("repeated", { position });
-    if (known && !(sameLife && offset === known.offset + 1)) this.#emit("hole", { known, position });
+    const begins = this.#gone && offset === 1; // the gap was reported when the server did not know the stream
+    if (known && !begins && !(sameLife && offset === known.offset + 1)) this.#emit("hole", { known, position });
+    this.#gone = false;
     this.#position = position;
     this.#emit("message", { message, position, replayed: this.#replaying });
   }
@@ -163,12 +166,14 @@ export class Session extends EventTarget {
     const known = this.#position;
     const told = streams[this.#stream] ?? {};
     this.#position = this.#behind(told);
+    this.#gone = told.epoch === "" && told.reason === "epoch_changed";
     this.#emit("gap", { known, ...told, reason: told.reason ?? reason });
   }
 
   /** Where we stand behind a gap: what is kept follows, from `oldest` on. */
   #behind({ reason, epoch, oldest, tip }) {
-    if (!epoch) return null; // not told: the next message says where we are
+    if (epoch === undefined) return null; // no details: the next message has our position
+    if (epoch === "") return this.#position; // it gives no position, so ours stays
     if (reason === "unclaimed") return this.#position; // what follows that gap came before it was said
     return { epoch, offset: reason === "ahead" ? tip : oldest - 1 };
   }

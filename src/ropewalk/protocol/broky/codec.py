@@ -149,7 +149,7 @@ def _run(first: Registered, payloads: list[bytes], format: Format, fields: list[
 
 def _gap(gap: Gap) -> bytes:
     last = gap.tip if gap.reason is GapReason.AHEAD else gap.oldest - 1
-    first = 1 if gap.reason is GapReason.EPOCH_CHANGED else 0
+    first = 1 if gap.reason is GapReason.EPOCH_CHANGED and gap.epoch else 0
     return encode(frames.Gap(shown_key(gap.stream), _GAPS.get(gap.reason, Reason.NONE), gap.epoch.encode(), first, last))
 
 

@@ -13,7 +13,6 @@ from ropewalk.client.effects import Effect, End, Redial, Send
 from ropewalk.client.state import ClientState
 from ropewalk.model.closing import INTERNAL_ERROR
 from ropewalk.model.commands import Leave, Unsubscribe
-from ropewalk.model.history import GapReason
 from ropewalk.model.messages import Position, Registered
 from ropewalk.model.presence import Member
 from ropewalk.model.sessions import ConnectRequest
@@ -306,8 +305,8 @@ class SimulatedClient:
                     self.present.discard(stream)
             case HistoryRejected(streams=gaps):
                 for stream, gap in gaps.items():
-                    if stream in self._seen and self._seen[stream].confirmed and gap.reason != GapReason.PARTIAL:
-                        self._seen[stream].after_gaps.append(Position(gap.epoch, gap.oldest))
+                    if stream in self._seen and self._seen[stream].confirmed:
+                        self._ledger.report_gap(self.name, stream, self._seen[stream], gap)
 
     def _welcomed(self, welcome: Welcome) -> None:
         former, time = self._state.sid, asyncio.get_running_loop().time()

@@ -3,12 +3,15 @@
 It stores every registered message and checks each message that a client receives against them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 
+from ropewalk.core.rules import Rulebook
+from ropewalk.model.history import GapReason
 from ropewalk.model.messages import Position, Registered
+from ropewalk.protocol.server_messages import StreamGap
 
 
 class AnomalyKind(StrEnum):
@@ -18,6 +21,7 @@ class AnomalyKind(StrEnum):
     REPEATED = "repeated"  # a client received a position twice
     REORDERED = "reordered"  # a client received a position after a later one
     SILENT_GAP = "silent gap"  # a client received a position without those before it, and without a gap notice
+    FALSE_GAP = "false gap"  # a gap notice covers messages that the store keeps, or names the epoch that the client is in
     REUSED_POSITION = "reused position"  # two publications have the same position, or a client received another message at it
     REGISTERED_TWICE = "registered twice"  # a publication has two positions
     WRONG_RECEIPT = "wrong receipt"  # a receipt has a position that the publication does not have
@@ -40,16 +44,23 @@ class Anomaly(Exception):
 
 
 class Seen(Struct):
-    """The last position of a stream that a client received.
+    """The last position of a stream that a client received, or that a gap notice covers.
 
-    `after_gaps`: the first position behind each gap notice received since then. `confirmed`: the server has confirmed where
-    the subscription begins.
+    `after_gaps`: the first position behind each notice since then whose messages may still be requested. `confirmed`: the
+    server has confirmed where the subscription begins.
     """
 
     epoch: str = ""
     offset: int = 0
     after_gaps: list[Position] = []
     confirmed: bool = False
+
+    @property
+    def reached(self) -> Position:
+        """The position that the next message follows."""
+        if self.after_gaps:
+            return Position(self.after_gaps[-1].epoch, self.after_gaps[-1].offset - 1)
+        return Position(self.epoch, self.offset)
 
 
 def _message_id(payload: bytes) -> bytes:
@@ -60,8 +71,11 @@ def _message_id(payload: bytes) -> bytes:
 class Ledger:
     """All registered messages by stream and epoch, and the position of each publication."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rulebook, now: Callable[[], float]) -> None:
+        self._rules = rules
+        self._now = now
         self._messages: dict[str, dict[str, list[bytes]]] = {}
+        self._times: dict[tuple[str, str], list[float]] = {}  # (stream, epoch) → times of its messages in the store
         self._positions: dict[bytes, Position] = {}
         self._lost_positions: dict[bytes, Position] = {}  # registered before the store lost its data
         self._lost_epochs: set[str] = set()
@@ -84,6 +98,7 @@ class Ledger:
                 positions = f"{first.epoch}/{first.offset} and {epoch}/{offset} of {stream}"
                 raise Anomaly(AnomalyKind.REGISTERED_TWICE, f"{message_id!r} is at {positions}")
             known.append(message_id)
+            self._times.setdefault((stream, epoch), []).append(message.timestamp)
             self._positions[message_id] = Position(epoch, offset)
 
     def check_receipt(self, payload: bytes, epoch: str, offset: int) -> None:
@@ -97,6 +112,7 @@ class Ledger:
         self._lost_positions.update(self._positions)
         self._lost_epochs.update(epoch for epochs in self._messages.values() for epoch in epochs)
         self._positions.clear()
+        self._times.clear()
 
     def deliver(self, client: str, seen: Seen, message: Registered) -> None:
         """Check a message that a client received. Raises Anomaly."""
@@ -108,13 +124,35 @@ class Ledger:
             raise Anomaly(AnomalyKind.REUSED_POSITION, f"{client} got {message_id!r} at {epoch}/{offset} of {stream}")
         # Messages dropped for a slow client may still come, if the client requests them.
         expected = Position(seen.epoch or epoch, seen.offset + 1)
-        after_gaps = [Position(position.epoch or epoch, position.offset) for position in seen.after_gaps]
         # In flight when the store lost it, and the client has no position, or a notice that the stream restarts.
-        restarted = not seen.epoch or any(not position.epoch for position in seen.after_gaps)
-        late = restarted and epoch in self._lost_epochs
-        if not late and Position(epoch, offset) not in (expected, *after_gaps):
-            raise self._out_of_order(client, seen, message, (after_gaps or [expected])[-1])
+        late = not seen.epoch and epoch in self._lost_epochs
+        if not late and Position(epoch, offset) not in (expected, *seen.after_gaps):
+            raise self._out_of_order(client, seen, message, (seen.after_gaps or [expected])[-1])
         seen.epoch, seen.offset, seen.after_gaps, seen.confirmed = epoch, offset, [], True
+
+    def report_gap(self, client: str, stream: str, seen: Seen, gap: StreamGap) -> None:
+        """Check a gap notice that a client received. A message that the notice covers and the store keeps now was kept when
+        the notice was sent. Raises Anomaly."""
+        if gap.reason == GapReason.PARTIAL:  # the client requests the rest
+            return
+        if gap.reason == GapReason.DROPPED:  # the client may request them
+            seen.after_gaps.append(Position(gap.epoch, gap.oldest))
+            return
+        reached, text = seen.reached, f"{client} got {gap.reason} of {stream} up to {gap.epoch}/{gap.oldest - 1}"
+        if gap.reason == GapReason.EPOCH_CHANGED and gap.epoch and gap.epoch == seen.epoch:
+            raise Anomaly(AnomalyKind.FALSE_GAP, f"{text} after {seen.epoch}/{seen.offset}")
+        first = reached.offset + 1 if gap.epoch == reached.epoch else 1
+        if kept := [offset for offset in self._kept(stream, gap.epoch) if first <= offset < gap.oldest]:
+            raise Anomaly(AnomalyKind.FALSE_GAP, f"{text}, and the store keeps {gap.epoch}/{kept[0]}")
+        seen.epoch, seen.offset, seen.after_gaps = gap.epoch, gap.oldest - 1, []
+
+    def _kept(self, stream: str, epoch: str) -> range:
+        """The offsets that the store keeps by its rules."""
+        times, rules, now = self._times.get((stream, epoch), []), self._rules.of(stream), self._now()
+        tip = oldest = len(times) + 1
+        while oldest > max(1, tip - rules.history_limit) and times[oldest - 2] + rules.history_ttl > now:
+            oldest -= 1
+        return range(oldest, tip)
 
     def _out_of_order(self, client: str, seen: Seen, message: Registered, expected: Position) -> Anomaly:
         position = f"{message.epoch}/{message.offset} of {message.stream}"
@@ -126,9 +164,7 @@ class Ledger:
     def check_end(self, client: str, stream: str, seen: Seen, tip: Position) -> None:
         """Check after a quiet period that a subscriber has every message, or a gap notice. The tip is empty if the store has
         forgotten the stream. Raises Anomaly."""
-        reached = Position(seen.epoch, seen.offset)
-        if seen.after_gaps:
-            reached = Position(seen.after_gaps[-1].epoch, seen.after_gaps[-1].offset - 1)
+        reached = seen.reached
         if tip.epoch and reached != tip:
             raise Anomaly(
                 AnomalyKind.LOST, f"{client} has {stream} up to {reached.epoch}/{reached.offset} of {tip.epoch}/{tip.offset}"

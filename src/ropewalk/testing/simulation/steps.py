@@ -15,7 +15,7 @@ from ropewalk.model.messages import Publication, RemoteDisconnect
 from ropewalk.testing.simulation.client import SimulatedClient
 from ropewalk.testing.simulation.ledger import Anomaly
 from ropewalk.testing.simulation.loop import run
-from ropewalk.testing.simulation.world import MAX_REWRITE_SECONDS, Host, Plan, Report, World
+from ropewalk.testing.simulation.world import Host, Plan, Report, World
 
 QUIET_EVERY_STEPS = 2_000
 
@@ -196,15 +196,15 @@ def store_away(world: World) -> None:
     """Like a restart of Redis with an append-only file, or a leader election of NATS."""
     seconds = world.chance.choice((0.5, 3.0, 6.0, 20.0))
     world.log_step(f"the store is unreachable for {seconds} s")
-    world.faults.away_until = asyncio.get_running_loop().time() + seconds
-    for client in world.clients:
-        client.store_away(world.faults.away_until + MAX_REWRITE_SECONDS)
+    world.interrupt_store(seconds)
 
 
 def store_lost(world: World) -> None:
-    """Like a restart of Redis without persistence, or of NATS without its directory."""
-    world.log_step("the store has lost its data")
-    world.spawn(world.lose_store())
+    """Like a restart of Redis without persistence, or of NATS without its directory. Clients join while it restarts, and so
+    while its streams begin new epochs."""
+    seconds = world.chance.choice((0.0, 0.5, 3.0))
+    world.log_step(f"the store is unreachable for {seconds} s, and has lost its data")
+    world.spawn(world.lose_store(seconds))
 
 
 def time_passes(world: World) -> None:

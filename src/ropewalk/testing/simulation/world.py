@@ -110,12 +110,12 @@ class World:
         self.chance = Random(plan.seed)
         self.faults = Faults()
         self.report = Report(plan.seed)
-        self.ledger = Ledger()
         self.log: deque[str] = deque(maxlen=MAX_LOGGED_STEPS)
         self._digest = HistoryDigest(lambda: asyncio.get_running_loop().time())
         self.record = self._digest.add
         self._air = Air(self.faults, self.report.faults, self.chance, self.record)
         self._rules = Rulebook(RULES, STREAM_RULES)
+        self.ledger = Ledger(self._rules, self.now)
         self._store = LosableStore(
             self._rules, self.now, self, presence_ttl=LIMITS.presence_ttl, idle_factor=1.0, dedup_ttl=30.0
         )
@@ -145,16 +145,23 @@ class World:
         for number in range(self.plan.clients):
             self.clients.append(SimulatedClient(f"client {number}", self.ledger, self.now, self, LIMITS.sessions_ttl))
 
-    async def lose_store(self) -> None:
-        """The store loses all data: history, sessions, members, idempotency keys. Messages that clients have stay valid."""
+    def interrupt_store(self, seconds: float) -> None:
+        """The store is unreachable: all joins wait for it, and those that begin meanwhile."""
+        self.faults.away_until = asyncio.get_running_loop().time() + seconds
+        for client in self.clients:
+            client.store_away(self.faults.away_until + MAX_REWRITE_SECONDS)
+
+    async def lose_store(self, seconds: float) -> None:
+        """The store is unreachable for this time, and comes back without its data: history, sessions, members, idempotency
+        keys. Messages that clients have stay valid."""
+        self.interrupt_store(seconds)
         self.report.faults.store_losses += 1
         await self._store.lose()
         self.ledger.store_lost()
         self._announced_members.clear()
         self._ended_sids.clear()  # the store has forgotten them: a node that still has one rewrites it
-        written_at = asyncio.get_running_loop().time() + MAX_REWRITE_SECONDS
         for client in self.clients:
-            client.store_lost(written_at)
+            client.store_lost(self.faults.away_until + MAX_REWRITE_SECONDS)
 
     async def check_quiet_period(self) -> None:
         """Stop the faults, connect all clients and let them read. Then check that nothing is missing. Raises Anomaly."""
