@@ -178,6 +178,7 @@ class RingAccess:
         for name in self._links.keys() - members.keys() - {self.state.me}:
             unheard |= not self._links[name].connected
             del self._nodes[name]
+            self.state.lost_sight_of(name)
             self._owed.forget(name)
             if self._journal is not None:
                 self._journal.forget(name)
@@ -194,10 +195,11 @@ class RingAccess:
         if shards_lost or unheard:
             self.feed.missed_by_prefixes()
 
-    def _link_changed(self) -> None:
-        for name, link in self._links.items():
-            if not link.connected:
-                self.state.lost_sight_of(name)
+    def _link_changed(self, link: NodeLink) -> None:
+        """Only what the node of this link said is forgotten: others that are still being greeted have just said what they go
+        by, and are not asked again."""
+        if not link.connected and self._links.get(link.node) is link:
+            self.state.lost_sight_of(link.node)
         self.router.changed()
         self._tell_all()
         self._listen_to_moved()

@@ -46,8 +46,8 @@ class NodeCalls(Protocol):
 
 class NodeLink(StoreLink):
     """To another node, by `address`; it may change. `key` is that of the ring, `name` that of this process, and of no other
-    before or after it. `greet` is called on every connection before others may use it, `changed` when it is there
-    and when it is lost. `told` is what the node was told of the ring. `reason`: why the latest attempts
+    before or after it. `greet` is called on every connection before others may use it, `changed` when it is there, when it is
+    lost, and after each attempt that failed. `told` is what the node was told of the ring. `reason`: why the latest attempts
     failed. `taken`: it knows another process by the name of this node, and says so."""
 
     retry_seconds = RETRY_SECONDS
@@ -60,7 +60,7 @@ class NodeLink(StoreLink):
         key: str,
         tls: ssl.SSLContext | None,
         greet: "Callable[[NodeLink], Awaitable[None]]",
-        changed: Callable[[], None],
+        changed: "Callable[[NodeLink], None]",
     ) -> None:
         super().__init__("", name, PATIENCE, ANSWER_SECONDS)
         self.node = node
@@ -99,15 +99,18 @@ class NodeLink(StoreLink):
         if reason != self.reason:  # and not at every attempt
             self.reason = reason
             logger.warning("%s is not reached", self.peer, extra={"reason": reason, "address": self.address})
+        self._changed(self)
 
     def _reached(self) -> None:
         self.reason = ""
         logger.info("connected to %s", self.peer)
         self.away_since = None
-        self._changed()
+        self._changed(self)
 
     def _gone(self, connection: BusConnection) -> None:
+        if connection is not self._connection:
+            return
         super()._gone(connection)
         if self.away_since is None:
             self.away_since = time.monotonic()
-            self._changed()
+        self._changed(self)

@@ -38,7 +38,7 @@ class OwnStoreLink(NodeLink):
         path: str,
         name: str,
         greet: Callable[[NodeLink], Awaitable[None]],
-        changed: Callable[[], None],
+        changed: Callable[[NodeLink], None],
     ) -> None:
         super().__init__(node, "", name, "", None, greet, changed)
         self._path = path
