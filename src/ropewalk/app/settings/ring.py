@@ -104,8 +104,8 @@ def _not_with(settings: Settings) -> list[tuple[bool, str]]:
         ),
         (
             bool(settings.ring.ring_key) and len(settings.ring.ring_key) < MIN_KEY_CHARACTERS,
-            f"--ring_key must have at least {MIN_KEY_CHARACTERS} characters: whoever reaches a node can try keys against its "
-            "proof; `openssl rand -hex 32` makes one",
+            f"--ring_key must have at least {MIN_KEY_CHARACTERS} characters, because clients that reach a node can test "
+            "guesses of it; `openssl rand -hex 32` makes one",
         ),
         (
             server.host.startswith("unix:"),

@@ -23,7 +23,7 @@ class RingSettings:
     )
     ring_key: str = secret_text(
         "Key that nodes prove to each other and never send, at least 16 characters, the same at all nodes; empty: derived from "
-        "--secret. Whoever has it can read and change everything in the ring."
+        "--secret. It gives access to all messages and sessions of the ring."
     )
     ring_node: str = text(
         "",
