@@ -5,8 +5,8 @@ the role of its sender, both nonces and the names of both, so it can be neither 
 
 ```
 dialler → node    Challenge(nonce)
-node → dialler    Response(nonce, node, proof)     the dialled node proves the key first, and that it is the one asked for
-dialler → node    Proof(process, proof)
+node → dialler    ChallengeResponse(nonce, node, proof)   the dialled node proves the key first, and which node it is
+dialler → node    DiallerProof(process, proof)
 ```
 """
 
@@ -31,13 +31,13 @@ class Challenge(Struct, frozen=True, tag=LABEL, forbid_unknown_fields=True):
     nonce: bytes
 
 
-class Response(Struct, frozen=True, tag="response", forbid_unknown_fields=True):
+class ChallengeResponse(Struct, frozen=True, tag="response", forbid_unknown_fields=True):
     nonce: bytes
     node: str
     proof: bytes
 
 
-class Proof(Struct, frozen=True, tag="proof", forbid_unknown_fields=True):
+class DiallerProof(Struct, frozen=True, tag="proof", forbid_unknown_fields=True):
     process: str
     proof: bytes
 
@@ -60,14 +60,14 @@ class DiallingNode:
 
     def prove(self, response: bytes) -> bytes:
         """Check the response, and return the proof to send. Raises NotProven."""
-        answer = _decode(response, Response)
+        answer = _decode(response, ChallengeResponse)
         expected = _sign(self._key, _NODE, self._nonce, answer.nonce, answer.node)
         if not hmac.compare_digest(answer.proof, expected):
             raise NotProven("it does not have the key of this ring: do both have the same --secret and --ring_key?")
         if answer.node != self._node:
             raise NotProven(f"the node at this address is {answer.node}, not {self._node}")
         proof = _sign(self._key, _DIALLER, self._nonce, answer.nonce, answer.node, self._process)
-        return msgspec.msgpack.encode(Proof(self._process, proof))
+        return msgspec.msgpack.encode(DiallerProof(self._process, proof))
 
 
 class DialledNode:
@@ -88,11 +88,11 @@ class DialledNode:
         """Raises NotProven."""
         self._dialler_nonce = _nonce(_decode(challenge, Challenge).nonce)
         proof = _sign(self._key, _NODE, self._dialler_nonce, self._nonce, self._node)
-        return msgspec.msgpack.encode(Response(self._nonce, self._node, proof))
+        return msgspec.msgpack.encode(ChallengeResponse(self._nonce, self._node, proof))
 
     def verify(self, proof: bytes) -> None:
         """Raises NotProven."""
-        said = _decode(proof, Proof)
+        said = _decode(proof, DiallerProof)
         expected = _sign(self._key, _DIALLER, self._dialler_nonce, self._nonce, self._node, said.process)
         if not self._dialler_nonce or not hmac.compare_digest(said.proof, expected):
             raise NotProven("it does not have the key of this ring")
@@ -102,7 +102,7 @@ def _decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except msgspec.MsgspecError as error:
-        raise NotProven(f"malformed {kind.__name__.lower()} of a ring node: {error}") from None
+        raise NotProven(f"malformed greeting of a ring node: {error}") from None
 
 
 def _nonce(nonce: bytes) -> bytes:
