@@ -14,6 +14,7 @@ from ropewalk.adapters.backends.ring.tunnel import Tunnel
 from ropewalk.adapters.backends.ring.worker import RingWorkerBackend
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.adapters.backends.workers.wire import BusConnection
+from ropewalk.core.node_proofs import DialledNode
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import first_table
 from ropewalk.core.rules import Rulebook
@@ -25,7 +26,7 @@ from ropewalk.testing.backend_rig import BackendSetup, StoreFault
 from tests.services import free_port
 
 POLL_SECONDS = 0.005
-TOKEN = "nodes of this ring"
+KEY = "of this ring"
 SHARDS = 16
 NAMES = "abc"
 SECONDS = 60.0
@@ -36,14 +37,19 @@ class PortOfNode(asyncio.Protocol):
 
     def __init__(self, backend: RingBackend) -> None:
         self._backend = backend
+        self._greeted: DialledNode | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        hello = read(data)
-        assert isinstance(hello, frames.Hello)
-        assert hello.token.decode() == TOKEN
+        greeting = read(data)
+        assert isinstance(greeting, frames.Peer)
+        if self._greeted is None:
+            self._greeted = DialledNode(KEY, self._backend.state.me)
+            self._transport.write(encode(frames.Peer(self._greeted.respond(greeting.data))))
+            return
+        self._greeted.verify(greeting.data)
         self._transport.write(encode(frames.Welcome(node=self._backend.state.me)))
         tunnel = Tunnel(self._backend.accept())
         self._transport.set_protocol(tunnel)
@@ -89,7 +95,7 @@ class RingNodeInProcess(RingBackend):
             first_lease=run * 1000,
         )
         member = next(member for member in members if member.name == name)
-        super().__init__(state, member, store, server, TOKEN)
+        super().__init__(state, member, store, server, KEY)
         self.fault = StoreFault.NONE
 
     async def run(self) -> None:
@@ -226,7 +232,7 @@ class RingWorkerInProcess(RingWorkerBackend):
         self._directory = tempfile.TemporaryDirectory(prefix="ropewalk-ring-")
         self._path = str(Path(self._directory.name, "bus.sock"))
         state = RingState(name, first_table(list(ring.members.values()), shards))
-        super().__init__(state, self._path, 1, "1", TOKEN, None, ring.setup.clock)
+        super().__init__(state, self._path, 1, "1", KEY, None, ring.setup.clock)
 
     async def start(self) -> None:
         await self.ring.nodes[self.state.me]._server.start(self._path)

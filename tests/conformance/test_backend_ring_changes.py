@@ -253,12 +253,12 @@ async def test_pending_change_is_not_reported_as_unreachable(
 
 async def test_unreachable_nodes_are_reported_during_a_change(ring: RingInProcess) -> None:
     a = ring.nodes["a"]
-    a.add(RingMember("a", ring.members["a"].address))
+    await a.add(RingMember("a", ring.members["a"].address))
     assert a.health() == ""
     await ring.kill("b")
     await ring.kill("c")
     await ring.until(lambda: "not reached: b, c" in a.health())
-    a.add(RingMember("a", ring.members["a"].address))
+    await a.add(RingMember("a", ring.members["a"].address))
     assert "not reached: b, c" in a.health()
 
 

@@ -16,12 +16,17 @@ from typing import Any
 import aiohttp
 
 from ropewalk.core.ring import shard_of
+from ropewalk.core.signatures import RING_CHANGES_PHRASE, RING_PHRASE, derive
 from tests.clients.credentials import SECRET
 from tests.server import STOP_SECONDS, RunningServer
 from tests.services import free_port
 
 SHARDS = 16
-FLAGS = ("--public", "--secret", "ring", "--jwt_secret", SECRET, "--streams_presence", "--history_limit", "1000")
+RING_SECRET = "ring"
+CHANGES = {"Authorization": f"Bearer {derive(derive(RING_SECRET, RING_PHRASE), RING_CHANGES_PHRASE)}"}
+"""Headers of a request that changes the ring."""
+
+FLAGS = ("--public", "--secret", RING_SECRET, "--jwt_secret", SECRET, "--streams_presence", "--history_limit", "1000")
 SECONDS = 60.0  # matters only where a test fails
 
 
@@ -111,7 +116,8 @@ class Ring:
 
     async def change(self, name: str, change: dict[str, object]) -> dict[str, object]:
         """Post a change to one node; returns its report of the ring."""
-        async with aiohttp.ClientSession() as http, http.post(f"{self.nodes[name].url}/api/ring", json=change) as response:
+        url = f"{self.nodes[name].url}/api/ring"
+        async with aiohttp.ClientSession(headers=CHANGES) as http, http.post(url, json=change) as response:
             assert response.status == 200, await response.text()
             report: dict[str, object] = await response.json()
             return report

@@ -1,17 +1,22 @@
 """`ropewalk ring` and `/api/ring` at a running ring."""
 
 import json
+import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
+import msgspec
 import pytest
 
 from ropewalk.cli.main import main
 from ropewalk.core.ring import place_of
+from ropewalk.core.signatures import API_PHRASE, RING_PHRASE, derive
 from ropewalk.model.ring import RingReport
-from tests.ring.ring import FLAGS, SECONDS, SHARDS, Ring, running_ring
+from ropewalk.protocol.broky.runs import decode
+from ropewalk.protocol.broky.splitter import FrameSplitter
+from tests.ring.ring import CHANGES, FLAGS, RING_SECRET, SECONDS, SHARDS, Ring, running_ring
 from tests.server import RunningServer, running_server
 from tests.services import free_port
 
@@ -33,10 +38,16 @@ def shared() -> Iterator[Ring]:
         yield ring
 
 
-def request(node: RunningServer, change: object = None) -> tuple[int, dict[str, object]]:
+@pytest.fixture(autouse=True)
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command derives its keys from it."""
+    monkeypatch.setenv("ROPEWALK_SECRET", RING_SECRET)
+
+
+def request(node: RunningServer, change: object = None, headers: Mapping[str, str] = CHANGES) -> tuple[int, dict[str, object]]:
     body = None if change is None else json.dumps(change).encode()
     try:
-        with urllib.request.urlopen(urllib.request.Request(f"{node.url}/api/ring", body)) as answer:
+        with urllib.request.urlopen(urllib.request.Request(f"{node.url}/api/ring", body, dict(headers))) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -121,14 +132,41 @@ def test_dead_node_is_only_removed_if_its_shards_are_declared_lost(ring: Ring, c
         until(ring.nodes[name], lambda report: all_held(report, 2))
 
 
-def test_node_may_be_added_before_it_runs(shared: Ring) -> None:
-    a = shared.nodes["a"]
-    status, report = request(a, {"add": "z=127.0.0.1:1"})
-    assert (status, nodes(report)["z"]["alive"], nodes(report)["z"]["holds"]) == (200, False, 0)
-    assert nodes(report)["z"]["owns"] == SHARDS // 4
-    assert report["unavailable"] == 0
-    assert request(a, {"remove": "z"})[0] == 200
-    until(a, lambda report: all_held(report, 3))
+def test_server_that_does_not_prove_the_key_is_not_added(shared: Ring) -> None:
+    a, before = shared.nodes["a"], request(shared.nodes["a"])
+    with socket.create_server(("127.0.0.1", 0)) as stranger, running_server(*FLAGS, "--secret", "another") as alone:
+        stranger.settimeout(SECONDS)
+        places = {
+            f"z=127.0.0.1:{free_port()}": "refused",
+            f"z=127.0.0.1:{alone.port}": "do both have --ring",
+            f"z=127.0.0.1:{shared.ports['b']}": "the node at this address is b, not z",
+            f"z=127.0.0.1:{stranger.getsockname()[1]}": "no answer in time",
+        }
+        for place, reason in places.items():
+            status, answer = request(a, {"add": place})
+            assert (status, reason in str(answer["error"]).lower()) == (409, True), answer
+        connection, _ = stranger.accept()
+        with connection:
+            connection.settimeout(SECONDS)
+            (greeting,) = FrameSplitter().feed(b"".join(iter(lambda: connection.recv(4096), b"")))
+    assert set(msgspec.msgpack.decode(decode(greeting).data)) == {"type", "nonce"}  # type: ignore[union-attr]
+    assert request(a) == before
+
+
+def test_change_without_the_key_is_refused_in_public_mode(shared: Ring, capsys: pytest.CaptureFixture[str]) -> None:
+    a, before = shared.nodes["a"], request(shared.nodes["a"], headers={})
+    assert before[0] == 200
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        stranger.setblocking(False)
+        changes = ({"add": f"evil=127.0.0.1:{stranger.getsockname()[1]}"}, {"remove": "b"}, {"remove": "b", "lost": True})
+        keys = ["", "wrong", RING_SECRET, derive(RING_SECRET, API_PHRASE), derive(RING_SECRET, RING_PHRASE)]
+        for headers in ({}, *({"Authorization": f"Bearer {key}"} for key in keys)):
+            assert [request(a, change, headers)[0] for change in changes] == [401] * 3
+        with pytest.raises(BlockingIOError):  # no node has connected
+            stranger.accept()
+    assert main(["ring", "remove", "b", "--url", a.url, "--key", "wrong"]) == 2
+    assert "to change a ring set ROPEWALK_SECRET" in capsys.readouterr().err
+    assert request(a, headers={}) == before
 
 
 INVALID_CHANGES: list[tuple[object, int]] = [

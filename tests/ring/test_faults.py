@@ -14,7 +14,7 @@ import pytest
 
 from tests.cable import cable
 from tests.process_tree import children
-from tests.ring.ring import Ring, running_ring, streams_of_all_shards
+from tests.ring.ring import CHANGES, Ring, running_ring, streams_of_all_shards
 from tests.server import publish
 
 FAULTS = 8
@@ -76,7 +76,7 @@ async def move_shards(ring: Ring, chance: random.Random) -> None:
     """Add the fourth node, or remove it. The node that gets the request may refuse it until it knows the ring."""
     node = chance.choice([ring.nodes[name] for name in "abc"])
     with contextlib.suppress(aiohttp.ClientError):  # its worker was killed
-        async with aiohttp.ClientSession() as http:
+        async with aiohttp.ClientSession(headers=CHANGES) as http:
             async with http.get(f"{node.url}/api/ring") as response:
                 report = await response.json()
             if response.status == 503:  # its store was killed

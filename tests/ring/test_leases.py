@@ -163,7 +163,7 @@ async def test_second_process_of_a_node_waits_and_reports_why_until_the_first_en
     ("flags", "reason", "logged"),
     [
         (("--journal_shards", "8"), "have the same --journal_shards", "waiting to join the ring reason="),
-        (("--secret", "another"), "the same --secret?", "the node a of the ring is not reached reason="),
+        (("--secret", "another"), "the same --secret", "the node a of the ring is not reached reason="),
     ],
     ids=["shards", "secret"],
 )

@@ -9,7 +9,7 @@ from ropewalk.protocol.broky.frames import Gap, Match, Subscribe, Subscribed
 from tests.broky_client import client as broky_client
 from tests.cable import cable
 from tests.ring.load import Load, Receiver
-from tests.ring.ring import Ring, running_ring, streams_of_all_shards, try_to_publish, until_published
+from tests.ring.ring import CHANGES, Ring, running_ring, streams_of_all_shards, try_to_publish, until_published
 from tests.server import publish
 
 SOME_WITH_WORKERS = pytest.mark.parametrize(
@@ -63,7 +63,8 @@ async def test_shards_of_a_node_removed_as_lost_start_new_epochs_and_prefix_subs
             await subscriber.messages(len(streams))
             ring.kill("b")
             await ring.unreached("b")
-            async with aiohttp.ClientSession() as http, http.post(f"{a.url}/api/ring", json={"remove": "b"}) as response:
+            change = {"remove": "b"}
+            async with aiohttp.ClientSession(headers=CHANGES) as http, http.post(f"{a.url}/api/ring", json=change) as response:
                 assert response.status == 409, await response.text()  # it needs `lost`
             await ring.change("a", {"remove": "b", "lost": True})
             assert (await subscriber.expect(Gap)).key == b""

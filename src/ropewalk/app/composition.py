@@ -295,8 +295,8 @@ def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort, inspe
         routes += endpoint.routes(path.decode())
     if guards.api is not None:
         routes += RestEndpoint(parts.backend, guards.api).routes(api)
-        if parts.ring is not None:
-            routes += RingEndpoint(parts.ring, guards.api).routes(api)
+        if parts.ring is not None and guards.ring_changes is not None:
+            routes += RingEndpoint(parts.ring, guards.api, guards.ring_changes).routes(api)
         elif parts.store_proxy is not None and settings.ring.ring:
             routes += parts.store_proxy.routes(f"{api}/ring")
     if settings.sse.sse:

@@ -13,6 +13,7 @@ from ropewalk.core.signatures import (
     API_PHRASE,
     BROADCAST_PHRASE,
     JOURNAL_PHRASE,
+    RING_CHANGES_PHRASE,
     RING_PHRASE,
     RPC_PHRASE,
     SESSIONS_PHRASE,
@@ -28,8 +29,9 @@ class Keys:
     """An empty secret verifies nothing. `None` means no key is configured, so the endpoint refuses everyone; an empty key means
     authentication was switched off on purpose (`none`).
 
-    `sessions` is the key of fingerprints in kept sessions, `ring` what nodes of a ring know each other by; both are empty
-    without a secret.
+    `sessions` is the key of fingerprints in kept sessions, empty without a secret. `ring` is the key that nodes of a ring prove
+    to each other and never send; `ring_changes`, derived from it, is the bearer key for changing the ring. Both are empty
+    without a secret, and no setting opens them.
     """
 
     jwt: str
@@ -42,6 +44,7 @@ class Keys:
     journal: str | None
     sessions: bytes
     ring: str
+    ring_changes: str
 
 
 @dataclass(frozen=True)
@@ -51,19 +54,21 @@ class Guards:
     broadcast: KeyGuard | None
     api: KeyGuard | None
     journal: KeyGuard | None
+    ring_changes: KeyGuard | None
 
 
 def guards_of(keys: Keys, refusals: Counter[str]) -> Guards:
     def guard(key: str | None) -> KeyGuard | None:
         return None if key is None else KeyGuard(key, refusals)
 
-    return Guards(guard(keys.broadcast), guard(keys.api), guard(keys.journal))
+    return Guards(guard(keys.broadcast), guard(keys.api), guard(keys.journal), guard(keys.ring_changes or None))
 
 
 def keys_of(settings: Settings) -> Keys:
     auth = settings.auth
     secret = _blank(auth.secret)
     streams = _blank(auth.streams_secret or secret)
+    ring = _blank(settings.ring.ring_key) or (derive(secret, RING_PHRASE) if secret else "")
     return Keys(
         jwt=_blank(auth.jwt_secret or secret),
         streams=streams,
@@ -74,7 +79,8 @@ def keys_of(settings: Settings) -> Keys:
         api=_endpoint_key(settings.api.api_secret, secret, API_PHRASE, auth.public),
         journal=_endpoint_key(settings.journal.journal_token, secret, JOURNAL_PHRASE, auth.public),
         sessions=derive(secret, SESSIONS_PHRASE).encode() if secret else b"",
-        ring=derive(secret, RING_PHRASE) if secret else "",
+        ring=ring,
+        ring_changes=derive(ring, RING_CHANGES_PHRASE) if ring else "",
     )
 
 

@@ -49,7 +49,7 @@ def needs_full_restart(old: Settings, new: Settings) -> list[str]:
 
 def _is_of_all_nodes(name: str, settings: Settings) -> bool:
     """New workers would not be known to the nodes of their ring, nor those to them."""
-    return name == "secret" and bool(settings.ring.ring)
+    return name == "secret" and bool(settings.ring.ring) and not settings.ring.ring_key
 
 
 def changed(old: Settings, new: Settings) -> list[str]:

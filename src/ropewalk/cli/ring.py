@@ -33,11 +33,11 @@ def run(argv: list[str]) -> int:
     if wanted.members:
         _plan(wanted)
         return 0
-    key = wanted.key if wanted.key is not None else keys_of(load([], os.environ)).api or ""
+    key = wanted.key if wanted.key is not None else _key_of_settings(wanted.action)
     with explained():
         status, body = asyncio.run(_asked(url_of(wanted.url), key, trust(wanted.ca_file), _change(wanted), wanted.stream))
     if status == 401:
-        raise UserMistake(f"the key is not accepted; {key_help('--key', wanted.key)}")
+        raise UserMistake(f"the key is not accepted; {_key_help(wanted)}")
     report = _report(status, body)
     print(msgspec.json.encode(report).decode() if wanted.json else ring_drawing.report(report))
     return 0
@@ -53,7 +53,11 @@ def _parser() -> argparse.ArgumentParser:
         "--lost", action="store_true", help="remove a node that is gone for good: its shards begin empty at other nodes"
     )
     add_flags(parser)
-    parser.add_argument("--key", help="bearer key of the API; by default ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET")
+    parser.add_argument(
+        "--key",
+        help="bearer key of the API, by default ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET; to add and remove: the"
+        " key for changes, by default derived from ROPEWALK_RING_KEY or ROPEWALK_SECRET",
+    )
     parser.add_argument("--stream", default="", metavar="NAME", help="and which shard and node this stream belongs to")
     parser.add_argument("--json", action="store_true", help="print JSON")
     offline = parser.add_argument_group("without a server: how a ring would be divided")
@@ -76,6 +80,17 @@ def _require_sense(wanted: argparse.Namespace) -> None:
         raise UserMistake(f"--members shows a ring that is only thought of: {wanted.action} needs a server (--url)")
     if (wanted.join or wanted.leave or wanted.shards is not None) and not wanted.members:
         raise UserMistake("--join, --leave and --shards go with --members")
+
+
+def _key_of_settings(action: str) -> str:
+    keys = keys_of(load([], os.environ))
+    return (keys.api or "") if action == "show" else keys.ring_changes
+
+
+def _key_help(wanted: argparse.Namespace) -> str:
+    if wanted.action == "show":
+        return key_help("--key", wanted.key)
+    return "to change a ring set ROPEWALK_SECRET, or ROPEWALK_RING_KEY where the nodes have it, to the value of the nodes"
 
 
 # --- of a running server ---------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ JOURNAL_PHRASE = "journal-cable"
 RPC_PHRASE = "rpc-cable"
 SESSIONS_PHRASE = "sessions-cable"
 RING_PHRASE = "ring-cable"
+RING_CHANGES_PHRASE = "ring-changes-cable"
 
 _SEPARATOR = "--"
 _TO_STANDARD = str.maketrans("-_", "+/")

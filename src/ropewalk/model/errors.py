@@ -18,6 +18,8 @@ RopewalkError
 └── ServerError               we erred
     ├── ApplicationError      the application was asked and failed
     └── Unavailable           a dependency is down: 503
+        ├── NameTaken         another process is this node of the ring
+        ├── NotProven         the other end of a ring link does not prove the ring's key
         ├── Moved             it is another node's now: nothing happened, ask there
         └── Unanswered        it was asked, and whether it heard is not known
 """
@@ -140,6 +142,10 @@ class Unavailable(ServerError):
 
 class NameTaken(Unavailable):
     """Another process lives that is the same node of the ring."""
+
+
+class NotProven(Unavailable):
+    """The other end of a link between ring nodes has not proved that it has the key of the ring."""
 
 
 class Moved(Unavailable):

@@ -16,8 +16,9 @@ class Ring(Protocol):
     def impairments(self) -> Sequence[str]:
         """What the ring lacks, for the health page; empty while all its nodes are reached."""
 
-    def add(self, member: RingMember) -> None:
-        """It is given its share once it is there. A node that starts adds itself."""
+    async def add(self, member: RingMember) -> None:
+        """Takes in a node that runs. It has to be reached at its address and to prove the key of the ring first. A node that
+        starts adds itself."""
 
     def remove(self, name: str, lost: bool) -> None:
         """One that is there hands over what it holds, and may be stopped and removed after that. Of one that is gone the shards

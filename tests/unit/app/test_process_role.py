@@ -115,3 +115,10 @@ def test_ring_secret_needs_a_full_restart() -> None:
     ring = ("--ring", "a=h:1,b=h:2", "--ring_node", "a")
     assert needs_full_restart(settings("--secret", "s"), settings("--secret", "t")) == []
     assert needs_full_restart(settings("--secret", "s", *ring), settings("--secret", "t", *ring)) == ["secret"]
+
+
+def test_ring_key_needs_a_full_restart_and_the_secret_beside_it_does_not() -> None:
+    ring = ("--ring", "a=h:1,b=h:2", "--ring_node", "a")
+    one, other = (*ring, "--ring_key", "k" * 16), (*ring, "--ring_key", "l" * 16)
+    assert needs_full_restart(settings("--secret", "s", *one), settings("--secret", "t", *one)) == []
+    assert needs_full_restart(settings("--secret", "s", *one), settings("--secret", "s", *other)) == ["ring_key"]

@@ -1,7 +1,7 @@
 """Who a client over TCP is, by the token of its Hello.
 
 A client whose token is a publishing key only pushes, as a publisher over HTTP does, and has no session. Every other client
-has one, and may push as well where publishing needs no key. The nodes of a ring have a key of their own.
+has one, and may push as well where publishing needs no key. The nodes of a ring send no Hello: they prove a key of their own.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
+from ropewalk.core.node_proofs import DialledNode
 from ropewalk.model.sessions import ClientOptions, ConnectRequest
 from ropewalk.protocol.proxies import Peer, TrustedProxies
 
@@ -21,10 +22,11 @@ class RingNodes(Protocol):
     @property
     def name(self) -> str: ...
 
-    def knows(self, token: str) -> bool: ...
+    def greet(self) -> DialledNode:
+        """A connection has sent a challenge, as a node does."""
 
     def take_over(self, transport: asyncio.Transport) -> None:
-        """The connection of one of them, which was welcomed."""
+        """The connection of one of them, which has proved the key and was welcomed."""
 
 
 class ClientKind(Enum):
@@ -46,10 +48,6 @@ class BrokyClients:
     guards: Sequence[KeyGuard]
     proxies: TrustedProxies
     nodes: RingNodes | None = None
-
-    def node_of(self, token: str) -> RingNodes | None:
-        """The nodes, if it is one of them."""
-        return self.nodes if self.nodes is not None and self.nodes.knows(token) else None
 
     def kind_of(self, token: str) -> ClientKind:
         if any(guard.key and guard.knows(f"Bearer {token}") for guard in self.guards):

@@ -14,7 +14,8 @@ from ropewalk.adapters.endpoints.publish import completed
 from ropewalk.adapters.endpoints.socket_writes import SocketWrites
 from ropewalk.adapters.endpoints.turns import A_TURN, LITTLE
 from ropewalk.adapters.endpoints.unsent import unsent_bytes
-from ropewalk.model.errors import MalformedFrame
+from ropewalk.core.node_proofs import DialledNode
+from ropewalk.model.errors import MalformedFrame, NotProven
 from ropewalk.model.refusals import Refusal
 from ropewalk.ports import SessionHandle
 from ropewalk.protocol.broky import frames
@@ -66,6 +67,7 @@ class BrokyConnection(asyncio.Protocol):
         self._unhandled = ReadAhead(HELLO_SIZE)
         self._session: SessionHandle | None = None
         self._greeted = False
+        self._proving: DialledNode | None = None  # a node of the ring, until it has proved the key
         self._may_push = False
         self._runs = CollectedRuns(shared.pushes)
         self._runs_stay_whole = False  # those that came last
@@ -264,8 +266,10 @@ class BrokyConnection(asyncio.Protocol):
 
     def _handle(self, body: frames.Body, frame: bytes) -> None:
         match body:
-            case frames.Hello() as hello if not self._greeted:
+            case frames.Hello() as hello if not self._greeted and self._proving is None:
                 self._greet(hello)
+            case frames.Peer(said) if not self._greeted and self._shared.clients.nodes is not None:
+                self._greet_node(said, self._shared.clients.nodes)
             case _ if not self._greeted:
                 self._end(error(Reason.NOT_READY, "the first frame is a Hello"))
             case frames.Hello():
@@ -318,9 +322,6 @@ class BrokyConnection(asyncio.Protocol):
             self._end(error(Reason.UNKNOWN_VERSION, f"version {frames.VERSION} is spoken here"))
             return
         token = hello.token.decode("utf-8", "replace")
-        if (nodes := shared.clients.node_of(token)) is not None:
-            self._become_a_link(nodes)
-            return
         if not self._table.counted(self):
             self._end(error(Reason.OVERFLOW, "too many connections", reconnect=True))
             return
@@ -340,9 +341,21 @@ class BrokyConnection(asyncio.Protocol):
         self._session = shared.open_session(shared.clients.request(token, self._peer), self, codec)
         self._under_way = asyncio.get_running_loop().create_task(self._opened(self._session))
 
+    def _greet_node(self, said: bytes, nodes: RingNodes) -> None:
+        """First its challenge, then its proof; it sends nothing more before it is welcomed. The timeout for a Hello goes on."""
+        try:
+            if self._proving is None:
+                self._proving = nodes.greet()
+                self.write(encode(frames.Peer(self._proving.respond(said))))
+            else:
+                self._proving.verify(said)
+                self._become_a_link(nodes)
+        except NotProven as mistake:
+            self._shared.stats.refusals[Refusal.BAD_KEY] += 1
+            self._end(error(Reason.UNAUTHORIZED, str(mistake)))
+
     def _become_a_link(self, nodes: RingNodes) -> None:
-        """A node of the ring has come, which says nothing before it is welcomed."""
-        self._closing = True
+        self._greeted = self._closing = True
         self._table.left(self)
         self.write(encode(replace(self._shared.welcome(MAX_FRAME), node=nodes.name)))
         nodes.take_over(self._transport)

@@ -8,6 +8,7 @@ from msgspec import Struct, to_builtins
 from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, json_answer
 from ropewalk.core.ring_members import member_of
 from ropewalk.model.errors import BadRequest
+from ropewalk.model.ring import RingMember
 from ropewalk.ports import Ring
 
 logger = logging.getLogger("ropewalk.ring")
@@ -24,13 +25,16 @@ class RingRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RingEndpoint:
-    def __init__(self, ring: Ring, guard: KeyGuard) -> None:
+    """`guard` is that of the API, `changes` that of changes: its key is never empty, also in public mode."""
+
+    def __init__(self, ring: Ring, guard: KeyGuard, changes: KeyGuard) -> None:
         self._ring = ring
         self._guard = guard
+        self._changes = changes
 
     def routes(self, api_path: str = "/api") -> list[web.RouteDef]:
         path = f"{api_path}/ring"
-        return [web.get(path, guarded(self._guard, self._show)), web.post(path, guarded(self._guard, self._change))]
+        return [web.get(path, guarded(self._guard, self._show)), web.post(path, guarded(self._changes, self._change))]
 
     async def _show(self, request: web.Request) -> web.Response:
         return json_answer(200, to_builtins(self._ring.report(request.query.get("stream", ""))))
@@ -41,11 +45,16 @@ class RingEndpoint:
         if bool(asked.add) == bool(asked.remove) or (asked.lost and not asked.remove):
             raise BadRequest('a change of the ring is {"add": "name=host:port"} or {"remove": "name"}, the latter with "lost"')
         if asked.add:
-            try:
-                self._ring.add(member_of(asked.add))
-            except ValueError as error:
-                raise BadRequest(str(error)) from None
+            await self._ring.add(_member(asked.add))
         else:
             self._ring.remove(asked.remove, asked.lost)
         logger.info("the ring was changed by a request", extra={"add": asked.add, "remove": asked.remove, "lost": asked.lost})
         return await self._show(request)
+
+
+def _member(text: str) -> RingMember:
+    """Raises BadRequest."""
+    try:
+        return member_of(text)
+    except ValueError as error:
+        raise BadRequest(str(error)) from None

@@ -7,7 +7,9 @@ import contextlib
 import os
 import socket
 import stat
+import struct
 import sys
+import time
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,12 +20,15 @@ from ropewalk.model.errors import UserMistake
 BACKLOG = 4096  # a crowd that comes back at once waits here, not in retries
 FIRST_INHERITED = 3
 UNIX_PREFIX = "unix:"
+CLAIM_ATTEMPTS, CLAIM_RETRY_SECONDS = 3, 0.02
+
+_CREDENTIALS = struct.Struct("3i")  # pid, uid and gid: unix(7)
 
 
 @dataclass(frozen=True)
 class Listening:
     """`inherited`: somebody else keeps the socket open too. `path` and `inode` of a Unix socket that this process made.
-    `claim` keeps others from reserving the same port."""
+    `claim` keeps other servers of this user from reserving the same port."""
 
     sock: socket.socket
     inherited: bool = False
@@ -105,25 +110,52 @@ def reserved_sockets(host: str, port: int) -> list[Listening]:
         reserved = _tcp(host, port, reuse_port=True, listen=False)
     except OSError as error:
         raise UserMistake(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    if sys.platform != "linux":
+        return reserved
     try:
-        return [replace(each, claim=_claim(each.sock)) for each in reserved] if sys.platform == "linux" else reserved
-    except OSError:
+        return [replace(each, claim=_claim(each.sock)) for each in reserved]
+    except FileExistsError:
         for each in reserved:
             each.close()
         raise UserMistake(f"cannot listen on {host}:{port}: another server with workers does") from None
 
 
-def _claim(reserved: socket.socket) -> socket.socket:
-    """A name that only one process can have: sockets that share their port do not keep each other out. It is in the abstract
-    namespace, which belongs to the network's, as ports do, and ends with the process."""
+def _claim(reserved: socket.socket) -> socket.socket | None:
+    """A name that one server at a time can have: sockets that share their port do not exclude each other. It is in the abstract
+    namespace, which belongs to the network namespace, as ports do, and ends with the process.
+
+    Any user can bind that name. The name counts only while a process of our own user listens at it: Linux lets no other user
+    share a port with us. Returns None if a process of another user has the name. Raises FileExistsError."""
     address, port = reserved.getsockname()[:2]
-    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    name = f"\0ropewalk {address} {port}"
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        claim.bind(f"\0ropewalk {address} {port}")
+        claim.bind(name)
+        claim.listen()
     except OSError:
         claim.close()
-        raise
+        if _listening_user(name) == os.geteuid():
+            raise FileExistsError(name) from None
+        return None
     return claim
+
+
+def _listening_user(name: str) -> int | None:
+    """The user whose process listens at a Unix socket; None if no process does. Another server may be between its bind and its
+    listen, so a refused connection is tried again."""
+    for _ in range(CLAIM_ATTEMPTS):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(name)
+            except ConnectionRefusedError:
+                time.sleep(CLAIM_RETRY_SECONDS)
+                continue
+            except OSError:
+                return None
+            credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            return int(_CREDENTIALS.unpack(credentials)[1])
+    return None
 
 
 def _tcp(host: str, port: int, reuse_port: bool, listen: bool = True) -> list[Listening]:

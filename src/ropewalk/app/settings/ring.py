@@ -9,6 +9,8 @@ from ropewalk.model.ring import RingMember
 
 LEASE_STORES = ("redis", "nats")
 
+MIN_KEY_CHARACTERS = 16
+
 WILDCARDS = ("0.0.0.0", "::", "[::]")
 
 
@@ -71,9 +73,9 @@ def node_of(settings: Settings) -> str:
 def require_ring(settings: Settings) -> None:
     """Raises UserMistake."""
     if not settings.ring.ring:
-        for flag, value in (("--ring_node", settings.ring.ring_node), ("--ring_address", settings.ring.ring_address)):
-            if value:
-                raise UserMistake(f"{flag} is set, and --ring is not: name the nodes of the ring, such as a=10.0.0.1:8080")
+        for flag in ("ring_node", "ring_address", "ring_key"):
+            if getattr(settings.ring, flag):
+                raise UserMistake(f"--{flag} is set, and --ring is not: name the nodes of the ring, such as a=10.0.0.1:8080")
         return
     if settings.ring.ring_address and not lease_store_of(settings):
         raise UserMistake("--ring has the addresses of all nodes, this one included: leave --ring_address away")
@@ -98,7 +100,12 @@ def _not_with(settings: Settings) -> list[tuple[bool, str]]:
         ),
         (
             settings.auth.secret in ("", "none"),
-            "--ring needs --secret, the same one at all nodes: they know each other by a key that is made from it",
+            "--ring needs --secret, the same one at all nodes: keys that they share are derived from it",
+        ),
+        (
+            bool(settings.ring.ring_key) and len(settings.ring.ring_key) < MIN_KEY_CHARACTERS,
+            f"--ring_key must have at least {MIN_KEY_CHARACTERS} characters, because clients that reach a node can test "
+            "guesses of it; `openssl rand -hex 32` makes one",
         ),
         (
             server.host.startswith("unix:"),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ropewalk.app.settings.declarations import text, words
+from ropewalk.app.settings.declarations import secret_text, text, words
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,10 @@ class RingSettings:
     )
     ring_ca_file: str = text(
         "", "File with the certificates that nodes trust at each other, where --ssl_cert is set; empty: those of the system."
+    )
+    ring_key: str = secret_text(
+        "Key that nodes prove to each other and never send, at least 16 characters, the same at all nodes; empty: derived from "
+        "--secret. It gives access to all messages and sessions of the ring."
     )
     ring_node: str = text(
         "",

@@ -1,6 +1,5 @@
 """The kind of a client over TCP, by its token."""
 
-import asyncio
 from collections import Counter
 
 import pytest
@@ -10,18 +9,8 @@ from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.protocol.proxies import Peer, TrustedProxies
 
 
-class Ring:
-    name = "here"
-
-    def knows(self, token: str) -> bool:
-        return token == "node"
-
-    def take_over(self, transport: asyncio.Transport) -> None:
-        raise AssertionError("no connection is handed over")
-
-
-def clients(*keys: str, nodes: Ring | None = None) -> BrokyClients:
-    return BrokyClients([KeyGuard(key, Counter()) for key in keys], TrustedProxies(()), nodes)
+def clients(*keys: str) -> BrokyClients:
+    return BrokyClients([KeyGuard(key, Counter()) for key in keys], TrustedProxies(()))
 
 
 def test_client_with_a_publishing_key_is_a_publisher(subtests: pytest.Subtests) -> None:
@@ -39,13 +28,6 @@ def test_client_with_a_publishing_key_is_a_publisher(subtests: pytest.Subtests) 
         with subtests.test(keys=keys, token=token, kind=kind, may_push=may_push):
             assert clients(*keys).kind_of(token) is kind
             assert kind.may_push is may_push
-
-
-def test_client_with_the_ring_token_is_a_node() -> None:
-    ring = Ring()
-    assert clients("secret", nodes=ring).node_of("node") is ring
-    assert clients("secret", nodes=ring).node_of("secret") is None
-    assert clients("secret").node_of("node") is None
 
 
 def test_connect_request_has_token_and_address() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
-from ropewalk.adapters.endpoints.broky_clients import BrokyClients
+from ropewalk.adapters.endpoints.broky_clients import BrokyClients, RingNodes
 from ropewalk.adapters.endpoints.broky_connection import ENOUGH
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
@@ -105,7 +105,7 @@ class Work:
 class Endpoint:
     """A real endpoint, except for the sessions, the publisher and the clock. Without a key every client may push."""
 
-    def __init__(self, work: float = 0.0, key: str = "") -> None:
+    def __init__(self, work: float = 0.0, key: str = "", nodes: RingNodes | None = None) -> None:
         self.sessions: list[Session] = []
         self.register = Register()
         self.stats = Stats()
@@ -113,7 +113,7 @@ class Endpoint:
         self._endpoint = BrokyEndpoint(
             open_session=self._open_session,
             pushes=Pushes(self.register, PublicationLimits(), self.stats, time.time, instant=True),
-            clients=BrokyClients((KeyGuard(key, Counter()),), TrustedProxies(())),
+            clients=BrokyClients((KeyGuard(key, Counter()),), TrustedProxies(()), nodes),
             stats=self.stats,
             max_command=65536,
             write_timeout=1.0,
@@ -125,6 +125,12 @@ class Endpoint:
     def _open_session(self, request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Any:
         self.sessions.append(Session(connection))
         return self.sessions[-1]
+
+    def accept(self, data: bytes) -> Wire:
+        """Returns a connection that has sent these bytes."""
+        wire = Wire(Socket())
+        self._endpoint.take_over(wire, data, Peer(""))
+        return wire
 
     def drain(self) -> None:
         self._endpoint.drain()

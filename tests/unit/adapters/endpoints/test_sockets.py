@@ -50,6 +50,30 @@ def test_port_can_be_reserved_once() -> None:
     again.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes share one socket")
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
+def test_name_that_another_process_has_bound_does_not_keep_a_port_from_being_reserved(kind: socket.SocketKind) -> None:
+    port = free_port()
+    with socket.socket(socket.AF_UNIX, kind) as squatter:
+        squatter.bind(f"\0ropewalk 127.0.0.1 {port}")
+        [kept] = reserved_sockets("127.0.0.1", port)
+        kept.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes share one socket")
+def test_port_claimed_by_another_user_can_be_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux keeps other users from sharing the port itself."""
+    port = free_port()
+    with socket.socket(socket.AF_UNIX) as squatter:
+        squatter.bind(f"\0ropewalk 127.0.0.1 {port}")
+        squatter.listen()
+        with pytest.raises(UserMistake, match="another server with workers"):
+            reserved_sockets("127.0.0.1", port)
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        [kept] = reserved_sockets("127.0.0.1", port)
+        kept.close()
+
+
 def test_connection_waits_until_it_is_accepted() -> None:
     [listening] = bound_sockets("127.0.0.1", 0, reuse_port=False)
     with socket.create_connection(listening.sock.getsockname()):

@@ -35,7 +35,7 @@ MOST_OFTEN_SECONDS = 0.05
 
 class RingAccess:
     """The stores of `ports.Backend`. `own` reaches the store of this node, `name` is that of this process, and of no other
-    before or after it. `token` is what nodes of this ring know each other by. `ends_kept`: whether sessions that are kept in
+    before or after it. `key` is that of the ring. `ends_kept`: whether sessions that are kept in
     the store of this node end with this process. `serve_here` hears who takes what comes from a store in this process."""
 
     record_queue = None
@@ -45,7 +45,7 @@ class RingAccess:
         state: RingState,
         own: NodeCalls,
         name: str,
-        token: str,
+        key: str,
         tls: ssl.SSLContext | None,
         clock: Clock,
         orders: OrdersUnderWay,
@@ -54,7 +54,7 @@ class RingAccess:
     ) -> None:
         self.state = state
         self._name = name
-        self._token = token
+        self._key = key
         self._tls = tls
         self._links: dict[str, NodeLink] = {}
         self._nodes: dict[str, NodeCalls] = {state.me: own}
@@ -169,7 +169,7 @@ class RingAccess:
         members = {member.name: member.address for member in self.state.table.members if member.name != self.state.me}
         for name, address in members.items():
             if name not in self._links:
-                link = NodeLink(name, address, self._name, self._token, self._tls, self._greet, self._link_changed)
+                link = NodeLink(name, address, self._name, self._key, self._tls, self._greet, self._link_changed)
                 self.feed.join(link)
                 self._links[name] = self._nodes[name] = link
                 link.begin()
@@ -178,6 +178,7 @@ class RingAccess:
         for name in self._links.keys() - members.keys() - {self.state.me}:
             unheard |= not self._links[name].connected
             del self._nodes[name]
+            self.state.lost_sight_of(name)
             self._owed.forget(name)
             if self._journal is not None:
                 self._journal.forget(name)
@@ -194,10 +195,11 @@ class RingAccess:
         if shards_lost or unheard:
             self.feed.missed_by_prefixes()
 
-    def _link_changed(self) -> None:
-        for name, link in self._links.items():
-            if not link.connected:
-                self.state.lost_sight_of(name)
+    def _link_changed(self, link: NodeLink) -> None:
+        """Only what the node of this link said is forgotten: others that are still being greeted have just said what they go
+        by, and are not asked again."""
+        if not link.connected and self._links.get(link.node) is link:
+            self.state.lost_sight_of(link.node)
         self.router.changed()
         self._tell_all()
         self._listen_to_moved()

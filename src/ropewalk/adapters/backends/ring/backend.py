@@ -15,11 +15,12 @@ from msgspec.structs import replace
 from ropewalk.adapters.backends.ring.access import RingAccess
 from ropewalk.adapters.backends.ring.hand_over import ShardReceiver, ShardSender
 from ropewalk.adapters.backends.ring.leased import LeasedMembers
-from ropewalk.adapters.backends.ring.links import NodeLink
+from ropewalk.adapters.backends.ring.links import NodeLink, dial
 from ropewalk.adapters.backends.ring.server import NodeServer
 from ropewalk.adapters.backends.workers.shards import taken_out
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.adapters.backends.workers.wire import BusConnection
+from ropewalk.core.node_proofs import DiallingNode
 from ropewalk.core.ring_state import RingState
 from ropewalk.model.errors import Conflict, Unavailable, UserMistake
 from ropewalk.model.journal import Recovered, Restored
@@ -36,9 +37,9 @@ TO_AGREE = 3.0
 
 
 class RingBackend(RingAccess):
-    """Implements `ports.Backend` and `ports.Ring`. `member` is this node. `token` is what nodes of this ring know each other
-    by. `journal`: what the store is restored from. `keep` is called with what is known of the ring whenever that changes,
-    before anybody else hears of it. `leased`: how nodes find each other, where settings do not say who they are."""
+    """Implements `ports.Backend` and `ports.Ring`. `member` is this node. `key` is that of the ring.
+    `journal`: what the store is restored from. `keep` is called with what is known of the ring whenever that changes, before
+    anybody else hears of it. `leased`: how nodes find each other, where settings do not say who they are."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class RingBackend(RingAccess):
         member: RingMember,
         store: SharedStore,
         server: NodeServer,
-        token: str,
+        key: str,
         tls: ssl.SSLContext | None = None,
         journal: Journal | None = None,
         keep: Callable[[RingNews], None] = lambda news: None,
@@ -54,7 +55,7 @@ class RingBackend(RingAccess):
     ) -> None:
         self._lasting = lasting = journal is not None
         super().__init__(
-            state, server, server.name, token, tls, store.clock, server.orders_under_way, lambda: not lasting, server.serve_here
+            state, server, server.name, key, tls, store.clock, server.orders_under_way, lambda: not lasting, server.serve_here
         )
         self._store = store
         self._server = server
@@ -167,12 +168,26 @@ class RingBackend(RingAccess):
         known = self.state.report({name: link.connected for name, link in self._links.items()}, stream)
         return replace(known, waits_for=self.health())
 
-    def add(self, member: RingMember) -> None:
+    async def add(self, member: RingMember) -> None:
         """Raises Conflict."""
         known = self.state.table.member(member.name)
         if known is not None and known.address != member.address and self._is_alive(member.name):
             raise Conflict(f"{member.name} is alive at {known.address}: one that starts at another address tells so itself")
+        if not self._is_alive(member.name):
+            await self._require_proof(member)
         self._make(AddNode(secrets.token_hex(8), member, stays=True))
+
+    async def _require_proof(self, member: RingMember) -> None:
+        """Only a node that has proved the key of the ring gets into the table. Raises Conflict."""
+        bus = BusConnection(lambda *frame: None, lambda connection: None)
+        try:
+            await dial(bus, member.address, self._tls, DiallingNode(self._key, member.name, self._name))
+        except (OSError, Unavailable) as error:
+            raise Conflict(
+                f"{member.name} is not reached at {member.address} as a node of this ring, so it is not added: {error}; start"
+                " it first"
+            ) from None
+        bus.close()
 
     def remove(self, name: str, lost: bool) -> None:
         self._make(self.state.removal(secrets.token_hex(8), name, self._is_alive(name), lost))

@@ -4,19 +4,19 @@ import asyncio
 
 from ropewalk.adapters.backends.ring.backend import RingBackend
 from ropewalk.adapters.backends.ring.tunnel import Tunnel
-from ropewalk.core.signatures import matches
+from ropewalk.core.node_proofs import DialledNode
 
 
 class NodeGate:
-    """`token` is what nodes of this ring know each other by, `name` that of this node."""
+    """Implements `RingNodes`. `key` is that of the ring, `name` that of this node."""
 
-    def __init__(self, backend: RingBackend, token: str) -> None:
+    def __init__(self, backend: RingBackend, key: str) -> None:
         self.name = backend.state.me
         self._backend = backend
-        self._token = token
+        self._key = key
 
-    def knows(self, token: str) -> bool:
-        return matches(token, self._token)
+    def greet(self) -> DialledNode:
+        return DialledNode(self._key, self.name)
 
     def take_over(self, transport: asyncio.Transport) -> None:
         tunnel = Tunnel(self._backend.accept())

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from ropewalk.adapters.backends.ring import tunnel
 from ropewalk.adapters.backends.workers.link import StoreLink
 from ropewalk.adapters.backends.workers.wire import BusConnection
+from ropewalk.core.node_proofs import DiallingNode
 from ropewalk.model.errors import NameTaken, Unavailable
 from ropewalk.model.ring import RingNews
 
@@ -21,6 +22,12 @@ waited for."""
 
 ANSWER_SECONDS = 10.0
 RETRY_SECONDS = 0.2
+
+
+async def dial(bus: BusConnection, address: str, tls: ssl.SSLContext | None, proving: DiallingNode) -> None:
+    """Connect to the node at host:port. Raises OSError and `Unavailable`."""
+    host, _, port = address.rpartition(":")
+    await tunnel.enter(bus, (host.strip("[]"), int(port)), tls, proving)
 
 
 class NodeCalls(Protocol):
@@ -38,9 +45,9 @@ class NodeCalls(Protocol):
 
 
 class NodeLink(StoreLink):
-    """To another node, by `address`; it may change. `token` is what nodes of this ring know each other by, `name` is that of
-    this process, and of no other before or after it. `greet` is called on every connection before others may use it, `changed`
-    when it is there and when it is lost. `told` is what the node was told of the ring. `reason`: why the latest attempts
+    """To another node, by `address`; it may change. `key` is that of the ring, `name` that of this process, and of no other
+    before or after it. `greet` is called on every connection before others may use it, `changed` when it is there, when it is
+    lost, and after each attempt that failed. `told` is what the node was told of the ring. `reason`: why the latest attempts
     failed. `taken`: it knows another process by the name of this node, and says so."""
 
     retry_seconds = RETRY_SECONDS
@@ -50,10 +57,10 @@ class NodeLink(StoreLink):
         node: str,
         address: str,
         name: str,
-        token: str,
+        key: str,
         tls: ssl.SSLContext | None,
         greet: "Callable[[NodeLink], Awaitable[None]]",
-        changed: Callable[[], None],
+        changed: "Callable[[NodeLink], None]",
     ) -> None:
         super().__init__("", name, PATIENCE, ANSWER_SECONDS)
         self.node = node
@@ -64,7 +71,7 @@ class NodeLink(StoreLink):
         self.told: RingNews | None = None
         self.taken = ""
         self.reason = ""
-        self._token = token
+        self._key = key
         self._tls = tls
         self._greet_node = greet
         self._changed = changed
@@ -74,8 +81,7 @@ class NodeLink(StoreLink):
         self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def _open(self, connection: BusConnection) -> BusConnection:
-        host, _, port = self.address.rpartition(":")
-        await tunnel.enter(connection, (host.strip("[]"), int(port)), self._tls, self._token, self._name)
+        await dial(connection, self.address, self._tls, DiallingNode(self._key, self.node, self._name))
         return connection
 
     async def _connect(self) -> None:
@@ -93,15 +99,18 @@ class NodeLink(StoreLink):
         if reason != self.reason:  # and not at every attempt
             self.reason = reason
             logger.warning("%s is not reached", self.peer, extra={"reason": reason, "address": self.address})
+        self._changed(self)
 
     def _reached(self) -> None:
         self.reason = ""
         logger.info("connected to %s", self.peer)
         self.away_since = None
-        self._changed()
+        self._changed(self)
 
     def _gone(self, connection: BusConnection) -> None:
+        if connection is not self._connection:
+            return
         super()._gone(connection)
         if self.away_since is None:
             self.away_since = time.monotonic()
-            self._changed()
+        self._changed(self)

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from ropewalk.adapters.backends.ring.tunnel import Tunnel
 from ropewalk.adapters.backends.workers.wire import BusConnection
-from ropewalk.core.signatures import matches
+from ropewalk.core.node_proofs import DialledNode
 
 logger = logging.getLogger("ropewalk.ring")
 
@@ -74,17 +74,17 @@ class PassageEnd(asyncio.Protocol):
 
 
 class WorkerGate:
-    """The gate of a worker. `token` is what nodes of this ring know each other by, `name` that of this node; `path` is where
-    its store process takes them."""
+    """The gate of a worker. Implements `RingNodes`. `key` is that of the ring, `name` that of this node; `path` is where its
+    store process takes connections."""
 
-    def __init__(self, name: str, token: str, path: str) -> None:
+    def __init__(self, name: str, key: str, path: str) -> None:
         self.name = name
-        self._token = token
+        self._key = key
         self._path = path
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def knows(self, token: str) -> bool:
-        return matches(token, self._token)
+    def greet(self) -> DialledNode:
+        return DialledNode(self._key, self.name)
 
     def take_over(self, transport: asyncio.Transport) -> None:
         """Nothing of what the node says next may be read here where the store is to read it."""

@@ -2,7 +2,8 @@
 Broky.
 
 Invariant: what one side writes arrives in the same order, or the connection ends. A side that hears nothing for
-`SILENT_SECONDS` ends it: of a machine that is gone nobody else would tell.
+`SILENT_SECONDS` ends it: of a machine that is gone nobody else would tell. Nothing of the bus is sent or read before both ends
+have proved the key of the ring (`core.node_proofs`).
 """
 
 import asyncio
@@ -11,7 +12,8 @@ import ssl
 from typing import cast
 
 from ropewalk.adapters.backends.workers.wire import BusConnection
-from ropewalk.model.errors import MalformedFrame, Unavailable
+from ropewalk.core.node_proofs import DiallingNode
+from ropewalk.model.errors import MalformedFrame, NotProven, Unavailable
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.splitter import MAX_FRAME, FrameSplitter
 from ropewalk.protocol.broky.tables import encode, read
@@ -24,8 +26,10 @@ PIECE = 1024 * 1024
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 4.0
 CONNECT_SECONDS = 3.0
+MAX_GREETING_BYTES = 16 * 1024
+"""Size of a frame from a node that has not proved the key yet."""
 
-_NO_NODE = (frames.Reason.UNAUTHORIZED, frames.Reason.FORBIDDEN)
+_NO_NODE = (frames.Reason.UNAUTHORIZED, frames.Reason.FORBIDDEN, frames.Reason.NOT_READY)
 """Why one is refused that is taken for a client."""
 
 _PING, _PONG = encode(frames.Ping()), encode(frames.Pong())
@@ -127,18 +131,22 @@ class Tunnel(asyncio.Protocol):
 
 
 class TunnelEntry(Tunnel):
-    """The end of the node that connects: it says who it is, and waits to be welcomed."""
+    """The end of the node that connects. It sends a challenge, checks the response, sends its own proof, and waits to be
+    welcomed."""
 
-    def __init__(self, bus: BusConnection, token: str, name: str) -> None:
+    def __init__(self, bus: BusConnection, proving: DiallingNode) -> None:
         super().__init__(bus)
-        self._hello = encode(frames.Hello(token=token.encode(), name=name))
+        self._splitter.limit = MAX_GREETING_BYTES
+        self._proving = proving
+        self._proved = False
         self._welcomed = False
         self.welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(self._hello)
+        self._heard = self._loop.time()
+        self._transport.write(encode(frames.Peer(self._proving.challenge)))
 
     def connection_lost(self, reason: Exception | None) -> None:
         self._fail("the connection ended before a welcome")
@@ -147,14 +155,27 @@ class TunnelEntry(Tunnel):
     def _take(self, body: frames.Body) -> None:
         if self._welcomed:
             super()._take(body)
-        elif isinstance(body, frames.Welcome) and body.node:
+        elif isinstance(body, frames.Peer) and not self._proved:
+            self._prove(body.data)
+        elif isinstance(body, frames.Welcome) and self._proved:
             self._welcomed = True
+            self._splitter.limit = MAX_FRAME
             self.begin(self._transport)
             if not self.welcomed.done():
                 self.welcomed.set_result(None)
         else:
             self._fail(_refusal(body))
             self._transport.abort()
+
+    def _prove(self, response: bytes) -> None:
+        try:
+            proof = self._proving.prove(response)
+        except NotProven as error:
+            self._fail(str(error))
+            self._transport.abort()
+            return
+        self._proved = True
+        self._write(encode(frames.Peer(proof)))
 
     def _fail(self, reason: str) -> None:
         if not self.welcomed.done():
@@ -169,13 +190,13 @@ def _refusal(body: frames.Body) -> str:
     return f"it does not take this server for a node of its ring{said}: do both have --ring and the same --secret?"
 
 
-async def enter(bus: BusConnection, address: tuple[str, int], tls: ssl.SSLContext | None, token: str, name: str) -> None:
-    """Connect to another node. Raises OSError and `Unavailable`."""
+async def enter(bus: BusConnection, address: tuple[str, int], tls: ssl.SSLContext | None, proving: DiallingNode) -> None:
+    """Connect to another node. Returns when both have proved the key of the ring. Raises OSError and `Unavailable`."""
     host, port = address
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            transport, entry = await loop.create_connection(lambda: TunnelEntry(bus, token, name), host, port, ssl=tls)
+            transport, entry = await loop.create_connection(lambda: TunnelEntry(bus, proving), host, port, ssl=tls)
             try:
                 await entry.welcomed
             except BaseException:

@@ -38,7 +38,7 @@ class OwnStoreLink(NodeLink):
         path: str,
         name: str,
         greet: Callable[[NodeLink], Awaitable[None]],
-        changed: Callable[[], None],
+        changed: Callable[[NodeLink], None],
     ) -> None:
         super().__init__(node, "", name, "", None, greet, changed)
         self._path = path
@@ -54,11 +54,11 @@ class RingWorkerBackend(RingAccess):
     had its number."""
 
     def __init__(
-        self, state: RingState, path: str, number: int, run: str, token: str, tls: ssl.SSLContext | None, clock: Clock
+        self, state: RingState, path: str, number: int, run: str, key: str, tls: ssl.SSLContext | None, clock: Clock
     ) -> None:
         name = worker_name(state.me, number, run)
         self.link = link = OwnStoreLink(state.me, path, name, self._greet, self._link_changed)
-        super().__init__(state, link, name, token, tls, clock, OrdersUnderWay(), lambda: link.server_ends)
+        super().__init__(state, link, name, key, tls, clock, OrdersUnderWay(), lambda: link.server_ends)
         self._links[state.me] = link
         self.feed.join(link)
         link.notes["told"] = lambda news: self._learn(state.me, news)
