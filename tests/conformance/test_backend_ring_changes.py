@@ -216,24 +216,6 @@ async def test_leaving_node_hands_over_all_shards(ring: RingInProcess) -> None:
         assert await publish(ring.nodes["c"], stream) == Position(before[stream].epoch, 2)
 
 
-async def test_stopping_node_reports_its_end_after_it_stopped_serving(ring: RingInProcess) -> None:
-    a, b = ring.nodes["a"], ring.nodes["b"]
-    steps: list[str] = []
-
-    class Leased:
-        async def stop_looking(self) -> None:
-            assert b._links["a"].connected
-            steps.append("looks no more")
-
-        async def stop(self) -> None:
-            await ring.until(lambda: not b._links["a"].connected)
-            steps.append("said its end")
-
-    a._leased = Leased()  # type: ignore[assignment]
-    await ring.kill("a")
-    assert steps == ["looks no more", "said its end"]
-
-
 async def test_pending_change_is_not_reported_as_unreachable(
     ring: RingInProcess,
 ) -> None:

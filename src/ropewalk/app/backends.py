@@ -13,14 +13,13 @@ from ropewalk.app.journal import Recovering, StoredJournal
 from ropewalk.app.process_role import ProcessKind, Role
 from ropewalk.app.registry import BACKENDS, CONNECTIONS, resolve
 from ropewalk.app.settings import Settings
-from ropewalk.app.settings.ring import lease_store_of
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.core.worker_reports import WorkerReports
 from ropewalk.engine.recorder import QueuedNotes, RecordedSessionLog, Recorder
 from ropewalk.engine.session_log import ForwardedSessionLog, JournalSessionLog, SessionLog
 from ropewalk.model.errors import UserMistake
-from ropewalk.ports import Backend, MemberLeases, Ring, StreamStore
+from ropewalk.ports import Backend, Ring, StreamStore
 
 if TYPE_CHECKING:
     from ropewalk.adapters.backends.ring.gate import NodeGate
@@ -192,7 +191,7 @@ def _ring_node(settings: Settings, rules: Rulebook, journal: StoredJournal, stat
     state = ring.state_of(settings)
     server = ring.server_of(state, kept)
     store = _shared_store(settings, rules, kept, stats, server, state.table.shards)
-    backend = ring.backend_of(settings, state, store, server, kept, role, _member_leases(settings))
+    backend = ring.backend_of(settings, state, store, server, kept, role)
     return ChosenBackend(
         backend,
         ring.session_log_of(backend, kept),
@@ -203,19 +202,6 @@ def _ring_node(settings: Settings, rules: Rulebook, journal: StoredJournal, stat
         impairments=backend.impairments,
         counts=backend.counts,
     )
-
-
-def _member_leases(settings: Settings) -> MemberLeases | None:
-    """By which nodes of a ring find each other; None where the settings name them."""
-    store = lease_store_of(settings)
-    if not store:
-        return None
-    made: MemberLeases = (
-        resolve(BACKENDS, "redis ring leases", "redis")(redis_address(settings))
-        if store == "redis"
-        else resolve(BACKENDS, "nats ring leases", "nats")(nats_address(settings), settings.nats.nats_replicas)
-    )
-    return made
 
 
 def _worker(role: Role) -> ChosenBackend:

@@ -14,7 +14,6 @@ import msgspec
 
 from ropewalk.app import embedded_nats
 from ropewalk.app.settings import Settings, SettingsCopy
-from ropewalk.app.settings.ring import lease_store_of, members_of
 from ropewalk.app.settings.sections import BroadcastSettings
 from ropewalk.app.worker_share import share_of_worker
 
@@ -118,9 +117,6 @@ def own_settings(role: Role, settings: Settings) -> Settings:
         return settings
     if settings.enats.embed_nats:
         settings = embedded_nats.pinned(settings, role.nats_port, role.directory)
-    if lease_store_of(settings):  # where the node is reached; where a process of it listens is another question
-        (member,) = members_of(settings)
-        settings = replace(settings, ring=replace(settings.ring, ring_address=member.address))
     return _of_the_store(role, settings) if role.kind is ProcessKind.STORE else _of_a_worker(role, settings)
 
 

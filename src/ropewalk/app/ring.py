@@ -15,19 +15,17 @@ from ropewalk.app.keys import keys_of
 from ropewalk.app.process_role import Role
 from ropewalk.app.registry import BACKENDS, resolve
 from ropewalk.app.settings import Settings
-from ropewalk.app.settings.ring import lease_store_of, members_of, node_of
+from ropewalk.app.settings.ring import members_of, node_of
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import first_table
 from ropewalk.engine.session_log import ForwardedSessionLog, JournalSessionLog, SessionLog
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.messages import RemoteDisconnect
-from ropewalk.model.ring import MemberLease, RingNews
-from ropewalk.ports import MemberLeases
+from ropewalk.model.ring import RingNews
 
 if TYPE_CHECKING:
     from ropewalk.adapters.backends.ring.backend import RingBackend
     from ropewalk.adapters.backends.ring.gate import NodeGate
-    from ropewalk.adapters.backends.ring.leased import LeasedMembers
     from ropewalk.adapters.backends.ring.passage import StoreDoor, WorkerGate
     from ropewalk.adapters.backends.ring.server import NodeServer
     from ropewalk.adapters.backends.ring.worker import RingWorkerBackend
@@ -54,16 +52,15 @@ def state_of(settings: Settings) -> RingState:
     """What a node with a journal has kept of its ring, or what the settings say. Raises UserMistake."""
     node, data_dir = node_of(settings), settings.journal.data_dir
     path = Path(data_dir, RING_FILE)
-    by_leases = bool(lease_store_of(settings))
     if not data_dir or not path.exists():
-        return RingState(node, first_table(members_of(settings), settings.journal.journal_shards), seeking=by_leases)
+        return RingState(node, first_table(members_of(settings), settings.journal.journal_shards))
     try:
         news = msgspec.json.decode(path.read_bytes(), type=KeptRing)
     except (OSError, msgspec.DecodeError) as error:
         raise UserMistake(f"what this node knows of its ring cannot be read from {path}: {error}") from None
     if news.node != node:
         raise UserMistake(f"{data_dir} is the directory of the node {news.node}, and this is {node}: each node has its own")
-    return RingState(node, news.table, news.possessions, seeking=by_leases)
+    return RingState(node, news.table, news.possessions)
 
 
 def _keep(path: Path, node: str, news: RingNews) -> None:
@@ -89,17 +86,11 @@ def backend_of(
     server: "NodeServer",
     journal: StoredJournal | None,
     role: Role,
-    leases: MemberLeases | None,
 ) -> "RingBackend":
-    """`leases`: by which nodes find each other, where the settings do not name them."""
     member = next(member for member in members_of(settings) if member.name == state.me)
     keep = (lambda news: None) if journal is None else partial(_keep, Path(settings.journal.data_dir, RING_FILE), state.me)
-    leased: LeasedMembers | None = None
-    if leases is not None:
-        me = MemberLease(member.name, member.address, server.name, number=0, journal=journal is not None)
-        leased = resolve(BACKENDS, "ring leases")(state, me, leases)
     backend: RingBackend = resolve(BACKENDS, "ring")(
-        state, member, store, server, keys_of(settings).ring, _trust(settings, role), journal, keep, leased
+        state, member, store, server, keys_of(settings).ring, _trust(settings, role), journal, keep
     )
     return backend
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from ropewalk.core.ring_table import CHANGES_KEPT, FIRST_TERM, changed, first_table, loads, newer, place_in
+from ropewalk.core.ring_table import CHANGES_KEPT, FIRST_TERM, changed, loads, newer, place_in
 from ropewalk.model.errors import Conflict
 from ropewalk.model.ring import (
     UNHELD,
@@ -36,11 +36,10 @@ class RingState:
     """The knowledge of the node `me`. Each method is one step. After one that changes something all other nodes are to hear
     `news`, and so is every node that connects.
 
-    `table` is that of the settings, or comes with `possessions` from the file that a node with a journal keeps. `seeking`: it
-    is only a guess, and this node begins nothing until it has `found` a ring of its own or heard of one.
+    `table` is that of the settings, or comes with `possessions` from the file that a node with a journal keeps.
     """
 
-    def __init__(self, me: str, table: RingTable, possessions: Iterable[Possession] = (), seeking: bool = False) -> None:
+    def __init__(self, me: str, table: RingTable, possessions: Iterable[Possession] = ()) -> None:
         self.me = me
         self.table = table
         self._possessions = list(possessions) or [UNHELD] * table.shards
@@ -49,8 +48,6 @@ class RingState:
         self._told: dict[str, RingTable] = {}  # the table that each other node goes by, as far as it has said
         self._made: dict[str, tuple[int, RingChange]] = {}  # changes made here, and the term of each
         self._joined = False
-        self.seeking = seeking and _unfounded(self.news)
-        self.paused = ""  # why this node registers nothing now, "" if it does
 
     @property
     def news(self) -> RingNews:
@@ -76,8 +73,6 @@ class RingState:
     def agreed(self) -> bool:
         """More than half of the members are known to go by this node's table. Until then it begins no shard: one that has
         forgotten what became of its shards, or that is cut off, would begin what others hold."""
-        if self.seeking:
-            return False
         others = [member.name for member in self.table.members if member.name != self.me]
         agreeing = sum(self._told.get(name) == self.table for name in others)
         return 2 * (agreeing + 1) > len(others) + 1
@@ -93,7 +88,6 @@ class RingState:
         self._told[sender] = news.table
         if not _unfounded(news):  # what only settings say is not taken over: the ring that they speak of may not exist
             self.table = news.table if _unfounded(before) else newer(self.table, news.table)
-            self.seeking = False
         for shard, told in enumerate(news.possessions):
             self._possessions[shard] = max(self._possessions[shard], told)
         self._make_again()
@@ -118,19 +112,6 @@ class RingState:
                 except Conflict:  # what others did meanwhile leaves no room for it
                     del self._made[id]
 
-    # --- a node that looks for its ring --------------------------------------------------------------------------------
-
-    def guess(self, members: Iterable[RingMember]) -> None:
-        """Whom to ask for the ring, this node included."""
-        if self.seeking:
-            self.table = first_table(members, self.table.shards)
-
-    def found(self, member: RingMember) -> None:
-        """There is no ring: it begins with this node alone."""
-        if self.seeking:
-            self.guess((member,))
-            self.seeking = False
-
     # --- changes of the table -----------------------------------------------------------------------------------------
 
     def make(self, change: RingChange) -> None:
@@ -152,10 +133,6 @@ class RingState:
             return False
         self._joined = self.agreed or self.table in self._told.values()
         return self._joined
-
-    def may_join_again(self) -> None:
-        """It was removed by mistake: others took it for dead."""
-        self._joined = False
 
     def removal(self, id: str, name: str, alive: bool, lost: bool) -> RingChange:
         """The change that takes a node out, by what it holds. Raises Conflict where shards would be lost and that was not
@@ -275,7 +252,7 @@ class RingState:
     def _known_holder(self, shard: int) -> str:
         """ "" while nobody is known to have begun it."""
         possession = self._possessions[shard]
-        return possession.holder if possession.generation >= self.table.generations[shard] and not self.seeking else ""
+        return possession.holder if possession.generation >= self.table.generations[shard] else ""
 
 
 def _unfounded(news: RingNews) -> bool:

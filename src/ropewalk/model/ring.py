@@ -106,43 +106,6 @@ class Move(Struct, frozen=True):
     target: str
 
 
-# --- members that are found by leases ---------------------------------------------------------------------------------
-
-
-class MemberLease(Struct, frozen=True):
-    """What a node says of itself in the store that the nodes of its ring share. `run` tells this process from all others that
-    are or were the node, and each has a lease of its own; `number` is another one with each renewal. `ring` is the ring that it
-    belongs to, "" while it looks for one. `journal`: what it holds outlives the process. `links`: the nodes that it is linked
-    with. `ended`: the last thing that a process says, once it serves nothing any more."""
-
-    name: str
-    address: str
-    run: str
-    number: int
-    journal: bool
-    ring: str = ""
-    links: tuple[str, ...] = ()
-    ended: bool = False
-
-
-class RingRecord(Struct, frozen=True):
-    """What the store knows of the ring itself. `founder` is the run that began it; `members` says of each whether it has a
-    journal."""
-
-    ring: str
-    shards: int
-    founder: str
-    members: dict[str, bool]
-
-
-class SeenLeases(Struct, frozen=True):
-    """What the store has at one time: the leases that hold, and the record. `revision` is that of the record, "" without."""
-
-    leases: tuple[MemberLease, ...]
-    record: RingRecord | None = None
-    revision: str = ""
-
-
 # --- what is told of a ring -------------------------------------------------------------------------------------------
 
 

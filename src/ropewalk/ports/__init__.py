@@ -27,7 +27,7 @@ from ropewalk.ports.backend import (
 )
 from ropewalk.ports.endpoints import Broadcaster, Connection, DirectWrites, Inspector, Publisher, RunPublisher, SessionHandle
 from ropewalk.ports.journal import Archive, ConsumerStore, Journal, JournalReader
-from ropewalk.ports.ring import MemberLeases, Ring
+from ropewalk.ports.ring import Ring
 from ropewalk.ports.transactions import RowReader, Rows, Staging, Transactor
 
 __all__ = [
@@ -47,7 +47,6 @@ __all__ = [
     "Journal",
     "JournalReader",
     "Leases",
-    "MemberLeases",
     "Missed",
     "Obey",
     "PlacesByName",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from ropewalk.model.ring import MemberLease, RingMember, RingRecord, RingReport, SeenLeases
+from ropewalk.model.ring import RingMember, RingReport
 
 
 class Ring(Protocol):
@@ -23,24 +23,3 @@ class Ring(Protocol):
     def remove(self, name: str, lost: bool) -> None:
         """One that is there hands over what it holds, and may be stopped and removed after that. Of one that is gone the shards
         are only given to others if they are declared `lost`: then they begin empty, and their streams new epochs."""
-
-
-class MemberLeases(Protocol):
-    """A store that all nodes of a ring reach, by which they find each other. All calls raise `Unavailable`."""
-
-    store: str
-    """What people call it."""
-
-    place: str
-    """Where the record is, for people who have to remove it."""
-
-    async def start(self) -> None:
-        """Returns also where the store does not answer yet."""
-
-    async def stop(self) -> None: ...
-
-    async def renew(self, lease: MemberLease, lasting: float) -> SeenLeases:
-        """Writes the lease, which holds for so many seconds, and returns what there is after that."""
-
-    async def replace_record(self, seen: SeenLeases, record: RingRecord) -> bool:
-        """False, and nothing is done: the record is not the one that was seen any more."""

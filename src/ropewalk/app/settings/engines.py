@@ -26,8 +26,7 @@ def uses_nats(settings: Settings) -> bool:
 
 
 def _chosen(settings: Settings) -> set[str]:
-    ring = settings.ring.ring if len(settings.ring.ring) == 1 else ()
-    return {settings.broker.broker, settings.broker.pubsub, *settings.broadcast.broadcast_adapter, *ring}
+    return {settings.broker.broker, settings.broker.pubsub, *settings.broadcast.broadcast_adapter}
 
 
 def require_reachable(settings: Settings) -> None:

@@ -7,27 +7,17 @@ from ropewalk.core.ring_members import member_of
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.ring import RingMember
 
-LEASE_STORES = ("redis", "nats")
-
 MIN_KEY_CHARACTERS = 16
-
-WILDCARDS = ("0.0.0.0", "::", "[::]")
-
-
-def lease_store_of(settings: Settings) -> str:
-    """Which store nodes find each other by; "" where the settings name them."""
-    return next((store for store in LEASE_STORES if settings.ring.ring == (store,)), "")
 
 
 def members_of(settings: Settings) -> tuple[RingMember, ...]:
-    """Nobody where this server is alone, and this node only where the others are found by leases. Raises UserMistake."""
-    if lease_store_of(settings):
-        return (_found_by_lease(settings),)
+    """The nodes that the settings name; empty for a server alone. Raises UserMistake."""
     try:
         members = tuple(map(member_of, settings.ring.ring))
     except ValueError as error:
-        stores = " or ".join(LEASE_STORES)
-        raise UserMistake(f"--ring wants its nodes separated by commas, or {stores} to find them by; {error}") from None
+        withdrawn = settings.ring.ring in (("redis",), ("nats",))
+        hint = f" (to share state in {settings.ring.ring[0]}, use --broker={settings.ring.ring[0]})" if withdrawn else ""
+        raise UserMistake(f"--ring must list nodes as name=host:port, separated by commas{hint}; {error}") from None
     for kind, values in (("name", [each.name for each in members]), ("address", [each.address for each in members])):
         twice = {value for value in values if values.count(value) > 1}
         if twice:
@@ -35,26 +25,8 @@ def members_of(settings: Settings) -> tuple[RingMember, ...]:
     return members
 
 
-def _found_by_lease(settings: Settings) -> RingMember:
-    ring, server = settings.ring, settings.server
-    name = ring.ring_node or server.node_id or socket.gethostname()
-    host = f"[{server.host}]" if ":" in server.host and not server.host.startswith("[") else server.host
-    if not ring.ring_address and (server.host in WILDCARDS or not server.port):
-        given = f"--port is {server.port}" if not server.port else f"--host is {server.host}"
-        raise UserMistake(
-            f"at which address do other nodes of the ring reach this one? {given}, which does not say it: set"
-            " --ring_address, such as 10.0.0.1:8080"
-        )
-    try:
-        return member_of(f"{name}={ring.ring_address or f'{host}:{server.port}'}")
-    except ValueError as error:
-        raise UserMistake(f"--ring_node and --ring_address are this node of the ring; {error}") from None
-
-
 def node_of(settings: Settings) -> str:
     """The name of this server among them. Raises UserMistake."""
-    if lease_store_of(settings):
-        return _found_by_lease(settings).name
     names = [member.name for member in members_of(settings)]
     asked = settings.ring.ring_node or settings.server.node_id
     if asked in names:
@@ -73,12 +45,10 @@ def node_of(settings: Settings) -> str:
 def require_ring(settings: Settings) -> None:
     """Raises UserMistake."""
     if not settings.ring.ring:
-        for flag in ("ring_node", "ring_address", "ring_key"):
+        for flag in ("ring_node", "ring_key"):
             if getattr(settings.ring, flag):
                 raise UserMistake(f"--{flag} is set, and --ring is not: name the nodes of the ring, such as a=10.0.0.1:8080")
         return
-    if settings.ring.ring_address and not lease_store_of(settings):
-        raise UserMistake("--ring has the addresses of all nodes, this one included: leave --ring_address away")
     for is_so, why in _not_with(settings):
         if is_so:
             raise UserMistake(why)

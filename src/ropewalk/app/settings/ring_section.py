@@ -12,11 +12,7 @@ class RingSettings:
     ring: tuple[str, ...] = words(
         (),
         "Nodes that begin the ring together, as name=host:port of the port of each, this one included; a node that joins later "
-        "names itself and any of the others. Or `redis` or `nats`: nodes find each other by leases in the Redis of --redis_url "
-        "or the NATS of --nats_servers. Empty: this server is alone.",
-    )
-    ring_address: str = text(
-        "", "host:port at which other nodes reach this one, where they find each other by leases; empty: --host and --port."
+        "names itself and any of the others. Empty: this server is alone.",
     )
     ring_ca_file: str = text(
         "", "File with the certificates that nodes trust at each other, where --ssl_cert is set; empty: those of the system."
@@ -27,8 +23,7 @@ class RingSettings:
     )
     ring_node: str = text(
         "",
-        "Which of them this server is, or its name where they find each other by leases; empty: --node_id, or the name of the "
-        "host.",
+        "Which of them this server is; empty: --node_id, or the name of the host.",
     )
 
 

@@ -160,10 +160,6 @@ class RingAccess:
 
     # --- what follows from it -----------------------------------------------------------------------------------------
 
-    def _address_of(self, name: str, address: str) -> str:
-        """Where a node is now, of which the table has this address."""
-        return address
-
     def _reach_members(self) -> bool:
         """Whether a node is gone that was not reached at its end."""
         members = {member.name: member.address for member in self.state.table.members if member.name != self.state.me}
@@ -173,7 +169,7 @@ class RingAccess:
                 self.feed.join(link)
                 self._links[name] = self._nodes[name] = link
                 link.begin()
-            self._links[name].address = self._address_of(name, address)
+            self._links[name].address = address
         unheard = False
         for name in self._links.keys() - members.keys() - {self.state.me}:
             unheard |= not self._links[name].connected

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from ropewalk.adapters.backends.ring.access import RingAccess
 from ropewalk.adapters.backends.ring.hand_over import ShardReceiver, ShardSender
-from ropewalk.adapters.backends.ring.leased import LeasedMembers
 from ropewalk.adapters.backends.ring.links import NodeLink, dial
 from ropewalk.adapters.backends.ring.server import NodeServer
 from ropewalk.adapters.backends.workers.shards import taken_out
@@ -37,9 +36,8 @@ TO_AGREE = 3.0
 
 
 class RingBackend(RingAccess):
-    """Implements `ports.Backend` and `ports.Ring`. `member` is this node. `key` is that of the ring.
-    `journal`: what the store is restored from. `keep` is called with what is known of the ring whenever that changes, before
-    anybody else hears of it. `leased`: how nodes find each other, where settings do not say who they are."""
+    """Implements `ports.Backend` and `ports.Ring`. `member` is this node. `key` is that of the ring. `journal`: what the store
+    is restored from. `keep` is called with what is known of the ring whenever that changes, before other nodes receive it."""
 
     def __init__(
         self,
@@ -51,7 +49,6 @@ class RingBackend(RingAccess):
         tls: ssl.SSLContext | None = None,
         journal: Journal | None = None,
         keep: Callable[[RingNews], None] = lambda news: None,
-        leased: LeasedMembers | None = None,
     ) -> None:
         self._lasting = lasting = journal is not None
         super().__init__(
@@ -61,16 +58,12 @@ class RingBackend(RingAccess):
         self._server = server
         self._keep = keep
         self._member = member
-        self._leased = leased
         self._kept: RingNews | None = None
         self._cleared = False
         self._agreed_at = 0.0  # when this node last changed a table that was agreed about
         self._handing: asyncio.Task[None] | None = None
         self._sender = server.sender = ShardSender(state, store, server.moving, self._follow)
         self._receiver = server.receiver = ShardReceiver(state, store, journal)
-        if leased is not None:
-            leased.follow = self._follow
-            leased.away_since = lambda: {name: link.away_since for name, link in self._links.items()}
         server.hear = self._hear
         server.waits_for = self.health
         server.attach(store, store.memory.streams)
@@ -94,19 +87,13 @@ class RingBackend(RingAccess):
         await self._server.begin()
         self._follow()
         self._spawn(self._compare_for_ever())
-        if self._leased is not None:
-            await self._leased.start()
 
     async def stop(self) -> None:
-        if self._leased is not None:
-            await self._leased.stop_looking()
         await self._end_links_and_tasks()
         await self._server.stop()
         await self._store.memory.stop()
         if self._store.doubts is not None:
             self._store.doubts.settle(at_once=True)
-        if self._leased is not None:
-            await self._leased.stop()
 
     def accept(self) -> BusConnection:
         """Another node has come to the port of this one."""
@@ -116,8 +103,6 @@ class RingBackend(RingAccess):
         taken = next((link.taken for link in self._links.values() if link.taken), "")
         if taken:
             return taken
-        if self._leased is not None and (seeking := self._leased.health()):
-            return f"{seeking}{self._why_unreached()}"
         if self.state.agreed or self._is_about_to_agree():
             return ""
         away = ", ".join(sorted(name for name, link in self._links.items() if not link.connected)) or "none"
@@ -140,8 +125,7 @@ class RingBackend(RingAccess):
 
     def impairments(self) -> list[str]:
         away = super().impairments()
-        found = away if self._leased is None else [*away, *self._leased.impairments()]
-        return found if self.state.belongs else ["this node is not in the table of its ring", *found]
+        return away if self.state.belongs else ["this node is not in the table of its ring", *away]
 
     async def sweep(self) -> None:
         await self._store.sweep()
@@ -234,7 +218,7 @@ class RingBackend(RingAccess):
         unheard = self._reach_members()
         self._settle_shards()
         self._begin_anew_where_lost(unheard)
-        if state.news != self._kept and not state.seeking:
+        if state.news != self._kept:
             self._keep(state.news)
             self._kept = state.news
             self._server.tell_workers(state.news)
@@ -243,9 +227,6 @@ class RingBackend(RingAccess):
         self._tell_all()
         if self._handing is None and state.to_hand_over():
             self._handing = self._spawn(self._hand_over())
-
-    def _address_of(self, name: str, address: str) -> str:
-        return address if self._leased is None else self._leased.addresses.get(name, address)
 
     def _settle_shards(self) -> None:
         state = self.state

@@ -21,7 +21,7 @@ from ropewalk.adapters.backends.workers.wire import NOTE, BusConnection, frame
 from ropewalk.core.ring import place_of
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import digest
-from ropewalk.model.errors import Moved, NameTaken, Unavailable
+from ropewalk.model.errors import Moved, NameTaken
 from ropewalk.model.messages import Publication, Registered, RemoteDisconnect
 from ropewalk.model.ring import RingNews
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted, SessionWrite
@@ -196,8 +196,6 @@ class NodeServer(StoreServer):
         return await answer(*arguments)
 
     async def _of_streams(self, answer: Answer, items: Sequence[Publication | wire.CarriedRun]) -> object:
-        if self._state.paused:
-            raise Unavailable(self._state.paused)
         for item in items:
             self.require(item.stream)
         return await answer(items)
