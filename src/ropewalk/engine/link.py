@@ -16,7 +16,7 @@ from ropewalk.engine.hub import Group, Write
 from ropewalk.model.closing import Closing
 from ropewalk.model.history import Gap, GapReason
 from ropewalk.model.messages import Position
-from ropewalk.model.rules import SlowPolicy
+from ropewalk.model.rules import SinceGaps, SlowPolicy
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import SessionCodec
 
@@ -126,6 +126,10 @@ class Link:
     def may_skip(self, stream: str) -> bool:
         """Whether messages of this stream are dropped rather than the connection closed."""
         return self._rules.of(stream).slow_consumer is SlowPolicy.DROP
+
+    def rejects_since(self, stream: str) -> bool:
+        """Whether a trimmed request by time is rejected, for clients that do not take positions."""
+        return self._rules.of(stream).since_gaps is SinceGaps.REJECT
 
     def overflow(self) -> None:
         """More waits than may wait."""

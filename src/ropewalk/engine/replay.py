@@ -70,8 +70,11 @@ class Replayer:
         """
         gaps = [piece for answer in answers for piece in answer if isinstance(piece, Gap)]
         # Clients of the reference take a rejection as "nothing came", and a page that reloads then would do so for ever:
-        # a request by time always finds its history trimmed again. So they are told with the confirmation.
-        confirms = not link.codec.tells_positions and all(_by_time(gap, request) for gap in gaps)
+        # a request by time always finds its history trimmed again. So they are told with the confirmation, unless a stream's
+        # rule rejects such requests.
+        confirms = not link.codec.tells_positions and all(
+            _by_time(gap, request) and not link.rejects_since(gap.stream) for gap in gaps
+        )
         waiting = [first]
         for row in zip_longest(*answers):
             pieces = [piece for piece in row if piece is not None]
