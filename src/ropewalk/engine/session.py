@@ -246,6 +246,9 @@ class Session:
         logger.debug("malformed frame", extra={"session": self.tag, "reason": reason, "code": code})
         self.end(Closing("", False, code, reason[:100]))  # a client that comes back would send the same again
 
+    def settled(self) -> Awaitable[None] | None:
+        return None if self.inbox is None else self.inbox.settled()
+
     async def submit(self, command: Command) -> bool:
         if trace.tracing():
             trace.submitted(self.sid, command)
@@ -278,6 +281,7 @@ class Session:
                 self.malformed(error.reason, error.code, error.refusal or Refusal.BAD_FRAME)
                 break
             await self._guarded(command)
+            inbox.finished()
             if inbox:
                 await asyncio.sleep(0)  # so that a backend that never suspends does not starve other sessions
         self._working = False
