@@ -28,7 +28,7 @@ async def test_pushes_and_commands_in_one_write_are_handled_in_order(server: Run
 
 
 async def test_pushes_wait_for_commands_above_the_rate(server_with: ServerWith) -> None:
-    server = server_with("--public", "--command_rate", "50", "--command_burst", "5", "--command_backlog", "60s")
+    server = server_with("--public", "--tcp_command_rate", "50", "--command_burst", "5", "--command_backlog", "60s")
     keys = [new_key() for _ in range(20)]
     async with client(server) as broky:
         broky.send(*[Subscribe(ref, key) for ref, key in enumerate(keys, 1)], run_of(keys[-1], [b"x"], ref=99))

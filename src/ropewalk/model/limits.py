@@ -7,13 +7,15 @@ from msgspec import Struct
 
 
 class Limits(Struct, frozen=True):
-    """Of a session."""
+    """Of a session. `tcp_…`: of one over TCP, where clients are programs that may have many streams."""
 
     max_pending: int = 1024 * 1024
     write_timeout: float = 30.0
     max_subscriptions: int = 256
+    tcp_max_subscriptions: int = 16384
     max_member_info: int = 4096
     command_rate: float = 100.0
+    tcp_command_rate: float = 5000.0
     command_burst: int = 200
     command_backlog: float = 30.0
     sessions_ttl: float = 300.0

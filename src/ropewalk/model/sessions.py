@@ -23,7 +23,8 @@ class ClientOptions(Struct, frozen=True):
 
 
 class ConnectRequest(Struct, frozen=True):
-    """A connect request as the transport sees it. Header names are lower case; of repeated parameters the last wins."""
+    """A connect request as the transport sees it. Header names are lower case; of repeated parameters the last wins. `tcp`: the
+    client has the limits of clients over TCP."""
 
     url: str
     path: str
@@ -33,6 +34,7 @@ class ConnectRequest(Struct, frozen=True):
     token: str = ""
     extended: bool = False
     options: ClientOptions = ClientOptions()
+    tcp: bool = False
 
 
 class Accepted(Struct, frozen=True):

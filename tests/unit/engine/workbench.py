@@ -164,6 +164,7 @@ class Workbench:
         token: str = "",
         cookie: str = "",
         connection: RecordingConnection | None = None,
+        tcp: bool = False,
         **params: str,
     ) -> Client:
         """A connection before its welcome."""
@@ -171,7 +172,11 @@ class Workbench:
         params = {"sid": sid, **params}
         options = client_options({}, params)
         request = ConnectRequest(
-            "http://x/cable", "/cable", {"cookie": cookie}, params, token=token, extended=extended, options=options
+            *("http://x/cable", "/cable", {"cookie": cookie}, params),
+            token=token,
+            extended=extended,
+            options=options,
+            tcp=tcp,
         )
         codec = POSITIONS_CODEC if asks_positions(request.params) and self.codec is CODEC else self.codec
         return Client(self.node.open(request, connection, codec), connection)
