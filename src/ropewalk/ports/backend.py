@@ -44,7 +44,8 @@ class StreamStore(Protocol):
         """
 
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
-        """What follows `position`. A stream never heard of answers an empty Replay at offset 0 only to offset 0."""
+        """What follows `position`. A stream never heard of answers an empty Replay only to offset 0 without an epoch: an epoch
+        that a client knows began with a message."""
 
     async def since(self, stream: str, timestamp: float) -> Replay | Gap:
         """What was registered at or after `timestamp`. A Gap is TRIMMED where some of that is not kept any more, or PARTIAL."""

@@ -55,7 +55,7 @@ class NatsStreams:
             await self._shard_of(stream).probe()
             last = await self._last(stream)
         if last is None:
-            return Replay(stream, "", 0) if position.offset == 0 else Gap(stream, GapReason.EPOCH_CHANGED, "", 1, 0)
+            return Replay(stream, "", 0) if position == BEFORE_ALL else Gap(stream, GapReason.EPOCH_CHANGED, "", 1, 0)
         run = runs.decode(last.data)
         if position == Position(run.epoch, run.tip):
             return Replay(stream, run.epoch, run.tip)

@@ -97,7 +97,7 @@ class RedisStreams:
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
         view = await self._read(stream, "after", position.epoch, position.offset)
         if view is None:
-            if position.offset == 0:
+            if position == BEFORE_ALL:
                 return Replay(stream, "", 0)
             return Gap(stream, GapReason.EPOCH_CHANGED, "", 1, 0)
         if position.epoch != view.epoch and position != BEFORE_ALL:
