@@ -200,6 +200,8 @@ def _limits(settings: Settings) -> Limits:
         sessions_ttl=settings.broker.sessions_ttl,
         presence_ttl=settings.broker.presence_ttl,
         resume_timeout=settings.broker.resume_patience,
+        max_pending_history=settings.limits.max_pending_history,
+        archive_replay=settings.archive.archive_replay_limit,
         ping_interval=settings.websocket.ping_interval,
         ping_units=PING_UNITS[settings.websocket.ping_timestamp_precision],
         pong_timeout=settings.websocket.pong_timeout,

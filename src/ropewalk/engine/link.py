@@ -26,6 +26,9 @@ DRAIN_BYTES = 65536  # as much as a transport takes before it says "pause"
 class LinkOwner(Protocol):
     """Whose link it is."""
 
+    def stalled(self) -> None:
+        """Deliveries begin to wait although the transport would take them."""
+
     def overflowed(self) -> None:
         """The outbox is full. Told once, in the middle of a fan-out: end the connection later, not now."""
 
@@ -35,6 +38,9 @@ class LinkOwner(Protocol):
 
 class _Nobody:
     """The owner of a link that has ended. A session and its link that went on to know each other would stay in memory."""
+
+    def stalled(self) -> None:
+        pass
 
     def overflowed(self) -> None:
         pass
@@ -179,7 +185,7 @@ class Link:
 
     @property
     def stuck(self) -> bool:
-        """More was written than the kernel took."""
+        """What waits is not taken now: more was written than the kernel took."""
         return self._paused
 
     def pause(self) -> None:
@@ -235,6 +241,7 @@ class Link:
         return self._connection.pending() + (self._outbox.size if self._outbox else 0)
 
     def unsent(self) -> int:
+        """A number that changes when the client takes something of what waits."""
         return self._connection.unsent()
 
     # --- the end ------------------------------------------------------------------------------------------------------

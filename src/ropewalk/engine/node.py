@@ -37,6 +37,7 @@ from ropewalk.engine.sids import Sids
 from ropewalk.engine.tasks import Tasks
 from ropewalk.engine.timeouts import Timeouts
 from ropewalk.engine.trace import tag_of, traced_application, traced_connection, traced_delivery, tracing
+from ropewalk.engine.waiting_history import WaitingHistory
 from ropewalk.model import closing as closings
 from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.limits import Limits
@@ -111,7 +112,8 @@ class Node:
         self._deliver = traced_delivery(deliver) if tracing() else deliver
         self.local_publisher = LocalPublisher(self._deliver, self._end_all, stats, clock)
         self._heartbeat = Heartbeat(limits, clock, self.tasks, self.timeouts)
-        self.joiner = Joiner(self.hub, self._feed, backend.streams, stats, chance)
+        self.waiting_history = WaitingHistory(limits.max_pending_history)
+        self.joiner = Joiner(self.hub, self._feed, backend.streams, stats, chance, self.waiting_history, limits.archive_replay)
         self.disconnect_queue = (
             DisconnectQueue(session_log)
             if application is None
@@ -177,7 +179,7 @@ class Node:
             self._conversation,
             self.joiner,
             presence,
-            HistoryPages(backend.streams, stats),
+            HistoryPages(backend.streams, stats, self.waiting_history),
             prefixes,
             self.broker,
             session_log,

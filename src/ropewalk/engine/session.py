@@ -355,6 +355,9 @@ class Session:
         if isinstance(self.link, MeteredLink):
             self.link.granted()
 
+    def stalled(self) -> None:
+        self._host.paused(self)
+
     def overflowed(self) -> None:
         self._host.stats.slow_disconnects += 1
         self._host.stats.refusals[Refusal.OUTBOX_FULL] += 1

@@ -64,7 +64,8 @@ class Refusal(StrEnum):
     """A browser page of an origin that is not in `--allowed_origins`."""
 
     OUTBOX_FULL = "outbox_full"
-    """A connection that was closed because more waited for it than `--ws_max_pending_size`."""
+    """A connection that was closed because more waited for it than `--ws_max_pending_size`, or because others waited for their
+    history."""
 
     PONG_TIMEOUT = "pong_timeout"
     """A client that left pings unanswered for `--pong_timeout`."""

@@ -44,11 +44,13 @@ class StreamStore(Protocol):
         """
 
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
-        """What follows `position`. A stream never heard of answers an empty Replay only to offset 0 without an epoch: an epoch
+        """What follows `position`, and no more of it than `ANSWER_BYTES` or one message: what follows that is asked for next,
+        from where the answer ends. A stream never heard of answers an empty Replay only to offset 0 without an epoch: an epoch
         that a client knows began with a message."""
 
     async def since(self, stream: str, timestamp: float) -> Replay | Gap:
-        """What was registered at or after `timestamp`. A Gap is TRIMMED where some of that is not kept any more, or PARTIAL."""
+        """What was registered at or after `timestamp`, bounded as `replay` is. A Gap is TRIMMED where some of that is not kept
+        any more, or PARTIAL."""
 
     async def tip(self, stream: str) -> Position:
         """The newest position; offset 0 and an empty epoch for a stream never heard of."""
@@ -60,7 +62,7 @@ class StreamStore(Protocol):
         """Streams in order of name, strictly after `after`."""
 
     async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
-        """Kept messages with offsets above `after`; None for an unknown stream."""
+        """Kept messages with offsets above `after`, bounded as `replay` is; None for an unknown stream."""
 
 
 @runtime_checkable

@@ -108,6 +108,23 @@ class Client:
         await settle()
 
 
+class SlowReader:
+    """Pauses a client's connection at each write, and resumes it with `read`."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._write = client.connection.write
+        client.connection.write = self._take  # type: ignore[method-assign]
+
+    def _take(self, data: bytes) -> None:
+        self._write(data)
+        self.client.session.writing_paused()
+
+    async def read(self) -> None:
+        self.client.session.writing_resumed()
+        await settle()
+
+
 class Workbench:
     def __init__(
         self,

@@ -292,7 +292,7 @@ class ArchiveSettings:
     archive_dir: str = text("", "Directory of the archive; empty serves hot history only.")
     archive_refresh: float = duration(2.0, "How old the list of the archive's files may be when it is read.")
     archive_replay_limit: int = count(
-        10_000, "Messages of the archive in one answer; clients ask again for what follows.", positive=True
+        _SESSION.archive_replay, "Messages of the archive in one answer; clients ask again for what follows.", positive=True
     )
 
 
@@ -345,6 +345,10 @@ class LimitSettings:
         positive=True,
     )
     max_identifier: int = size(_SESSION.max_identifier, "Bytes of the identifier of a subscription.", positive=True)
+    max_pending_history: int = size(
+        _SESSION.max_pending_history,
+        "Bytes of history that may wait in one process until clients take them; 0 sets no limit.",
+    )
     max_session_size: int = size(
         128 << 10, "Bytes of one session that is kept for resuming; a larger one is not kept.", positive=True
     )
