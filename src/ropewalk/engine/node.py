@@ -341,7 +341,7 @@ class Node:
         ended = sum(not self._keeper.stored(session) for session in live)  # those that are stored are counted there
         ended += sum(session.revoke(closings.REMOTE.reason) for session in leaving)
         mine = {session.sid: session for session in (*live, *leaving)}
-        for sid, snapshot in await self.backend.sessions.revoke(ids):
+        for sid, snapshot in await self.backend.sessions.revoke(ids, order.reconnect):
             ended += 1
             if sid in mine:
                 self._keeper.over(mine[sid], snapshot)
