@@ -245,7 +245,7 @@ async def test_revoked_session_does_not_return_after_its_shard_moved() -> None:
     one.sessions.revoke("bo", True)
     put_in(other, await take_out(one, shard_of("sid0", SHARDS)))
     write = SessionWrite("sid0", SessionSnapshot("bo", {}), 1, 5.0, began=one.clock() - 1)
-    assert other.sessions.write("two", write) == SessionTaken("sid0", revoked=True)
+    assert other.sessions.write("two", write) == SessionTaken("sid0", revoked=True, stored=False)
 
 
 async def test_arriving_shard_replaces_stale_content() -> None:
