@@ -1,4 +1,4 @@
-"""The copy that each node has of the records of the cluster: when its consumer is replaced, and when the consumer's server lags."""
+"""Each node's copy of the records of the cluster: when its consumer is replaced, and when the consumer's server lags."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator

@@ -283,12 +283,19 @@ class Node:
                 return
 
     async def _keep_time(self) -> None:
+        failures = 0
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
                 await self.upkeep()
             except RopewalkError as error:
-                logger.warning("upkeep failed", extra={"reason": str(error)})
+                failures += 1
+                level = logging.WARNING if failures == 1 else logging.DEBUG
+                logger.log(level, "upkeep failed", extra={"reason": str(error)})
+            else:
+                if failures:
+                    logger.info("upkeep works again", extra={"failures": failures})
+                failures = 0
 
     async def upkeep(self) -> None:
         """What is due: called about once a second."""

@@ -17,9 +17,10 @@ from ropewalk.engine.persistent_presence import PersistentPresence
 from ropewalk.engine.session_leases import KNOWN_SECONDS, LEASE_SECONDS, RENEW_SECONDS, WRITE_SECONDS
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.tasks import Tasks
+from ropewalk.model.errors import Unanswered
 from ropewalk.model.history import Gap, Replay
 from ropewalk.model.limits import Limits
-from ropewalk.model.messages import Position, RemoteDisconnect
+from ropewalk.model.messages import Position, Publication, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import Accepted, ConnectRequest, SessionSnapshot, SessionTaken, SessionWrite, Subscribed
@@ -271,6 +272,38 @@ def test_remote_disconnect_counts_each_session_once() -> None:
         assert live.connection.closed == unwritten.connection.closed == (1000, "Closed remotely")
         for client in (live, away, unwritten):
             assert "restored" not in welcome(await second.connect(client.sid))
+
+    run_in_cluster(scenario)
+
+
+def test_upkeep_that_fails_during_an_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.node()
+        link_of(node).cut = True
+        await asyncio.sleep(60)
+        link_of(node).cut = False
+        await asyncio.sleep(10)
+
+    with caplog.at_level("INFO"):
+        run_in_cluster(scenario)
+    messages = [record.message for record in caplog.records if record.message.startswith("upkeep")]
+    assert messages == ["upkeep failed", "upkeep works again"]
+
+
+def test_retry_of_an_unanswered_append_is_not_reported_as_a_duplicate() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.node()
+        append, failures = node.backend.streams.append, iter([True])
+
+        async def append_and_lose_the_answer(publications: Any) -> Any:
+            receipts = await append(publications)
+            if next(failures, False):
+                raise Unanswered("no answer")
+            return receipts
+
+        node.backend.streams.append = append_and_lose_the_answer  # type: ignore[method-assign]
+        receipts = await node.node.broker.publish([Publication("s", b"1"), Publication("s", b"2", uid="u")])
+        assert [(receipt.offset, receipt.duplicate) for receipt in receipts] == [(1, False), (2, True)]
 
     run_in_cluster(scenario)
 

@@ -251,8 +251,7 @@ class Table:
                 del self.revisions[key]
 
     async def _reach_goal(self) -> None:
-        """The consumer has no more. Either the rest up to the goal was removed, or the consumer's server lags and has not received
-        it yet."""
+        """The consumer has no more: the rest up to the goal was removed, or the consumer's server lags behind the leader."""
         try:
             rest = await self._link.following(self._jet, self._seen + 1, f"{self._prefix}>")
         except Unavailable:
