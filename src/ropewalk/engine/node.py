@@ -285,12 +285,19 @@ class Node:
                 return
 
     async def _keep_time(self) -> None:
+        failures = 0
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
                 await self.upkeep()
             except RopewalkError as error:
-                logger.warning("upkeep failed", extra={"reason": str(error)})
+                failures += 1
+                level = logging.WARNING if failures == 1 else logging.DEBUG
+                logger.log(level, "upkeep failed", extra={"reason": str(error)})
+            else:
+                if failures:
+                    logger.info("upkeep works again", extra={"failures": failures})
+                failures = 0
 
     async def upkeep(self) -> None:
         """What is due: called about once a second."""
@@ -343,7 +350,7 @@ class Node:
         ended = sum(not self._keeper.stored(session) for session in live)  # those that are stored are counted there
         ended += sum(session.revoke(closings.REMOTE.reason) for session in leaving)
         mine = {session.sid: session for session in (*live, *leaving)}
-        for sid, snapshot in await self.backend.sessions.revoke(ids):
+        for sid, snapshot in await self.backend.sessions.revoke(ids, order.reconnect):
             ended += 1
             if sid in mine:
                 self._keeper.over(mine[sid], snapshot)

@@ -129,10 +129,13 @@ class SessionWrite(Struct, frozen=True):
 
 class SessionTaken(Struct, frozen=True):
     """An order to the node of a session, which is no longer that node's: it goes on elsewhere, is over, or was `revoked` by a
-    remote disconnect."""
+    remote disconnect, whose `reconnect` tells the client whether to come back. `stored`: the store had it. Otherwise the store
+    does not know the session, or had not heard of it when its identity was revoked."""
 
     sid: str
     revoked: bool = False
+    reconnect: bool = True
+    stored: bool = True
 
 
 class SessionWanted(Struct, frozen=True):

@@ -94,8 +94,9 @@ class SessionStore(Protocol):
         again gives the same answer.
         """
 
-    async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
-        """Remove and return every session with these ids, in one step: none of them can be taken or expires any more."""
+    async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
+        """Remove and return every session with these ids, in one step: none of them can be taken or expires any more. With
+        `Leases` their nodes are told with the same `reconnect`."""
 
     async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
         """Expired sessions, at most `limit`. Each is returned once."""
@@ -154,7 +155,8 @@ class Leases(Protocol):
 
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
         """Write sessions of this node as they are now; each by itself, in one step. Returns those that were not written because
-        they are not the node's any more. Raises `Unavailable`, and may be repeated."""
+        they are not the node's any more, for the reason that `renew` gives; without `began`, also those that the store does
+        not know. Raises `Unavailable`, and may be repeated."""
 
 
 class RecordQueue(Protocol):

@@ -262,25 +262,25 @@ class StoreServer:
         ended = await self._ask_all(list(self._by_name.values()), "obey", order, OBEY_SECONDS)
         if self._commands.get(order.identifier) is carried_out:
             del self._commands[order.identifier]
-        ended += self._end_rest(before)
+        ended += self._end_rest(before, order.reconnect)
         if self._journal is not None:
             detail = wire.text(DisconnectOrdered(order.identifier, order.reconnect))
             await self._journal.write([Row(RowKind.REVOKED, order.identifier, time.time(), detail=detail)])
         return ended
 
-    def _revoke(self, worker: BusWorker, ids: str) -> wire.EndedSessions:
+    def _revoke(self, worker: BusWorker, ids: str, reconnect: bool) -> wire.EndedSessions:
         """While an order is carried out, a worker ends what lives on it: it alone knows what is under way for a session, and
         which ones began after the order."""
         assert self._store is not None
         command = self._commands.get(ids)
         if command is None or worker.name not in command.asked:
-            return self._store.sessions.revoke(ids)
-        return self._store.sessions.revoke(ids, command.at, command.asked - {worker.name})
+            return self._store.sessions.revoke(ids, reconnect)
+        return self._store.sessions.revoke(ids, reconnect, command.at, command.asked - {worker.name})
 
-    def _end_rest(self, sids: list[str]) -> int:
+    def _end_rest(self, sids: list[str], reconnect: bool) -> int:
         """Of sessions that were to be ended: those that no worker has ended."""
         assert self._store is not None
-        rest = self._store.sessions.revoke_each(sids)
+        rest = self._store.sessions.revoke_each(sids, reconnect)
         for sid, snapshot in rest:
             self._store.sessions.end(sid, snapshot)
         if rest and self._journal is not None:
@@ -365,8 +365,8 @@ class StoreServer:
             await self._release(sid)
             return await sessions.take(sid, successor)
 
-        async def revoke(ids: str) -> wire.EndedSessions:
-            return self._revoke(worker, ids)
+        async def revoke(ids: str, reconnect: bool) -> wire.EndedSessions:
+            return self._revoke(worker, ids, reconnect)
 
         async def run(runs: list[wire.CarriedRun]) -> None:
             self.carry_runs(runs)
