@@ -93,7 +93,7 @@ class Supervisor:
             sockets=tuple(each.sock.fileno() for each in sockets) if shared else (),
             supervisor=os.getpid(),
             data_dir=settings.journal.data_dir,
-            nats_port=embedded_nats.port_of(settings) if settings.enats.embed_nats else 0,
+            nats_address=embedded_nats.address_of(settings) if settings.enats.embed_nats else "",
             tls=bool(settings.server.ssl_cert),
         )
 
