@@ -87,6 +87,18 @@ async def test_messages_survive_a_killed_nats_server_and_a_restart_of_the_node(t
         await until(lambda: not is_nats_server(pid), "the nats-server of a killed node ends")
 
 
+async def test_node_can_be_started_again_on_its_ports_right_after_it_was_killed(tmp_path: Path) -> None:
+    flags = ("--port", str(free_port()), *FLAGS, "--enats_addr", f"nats://127.0.0.1:{free_port()}")
+    flags += ("--enats_store_dir", str(tmp_path))
+    with running_server(*flags) as server:
+        first = await published(server, "news", "1", "u1")
+        server.process.kill()
+        server.process.wait()
+        with running_server(*flags) as successor:
+            second = await published(successor, "news", "2", "u2")
+            assert (second["epoch"], second["offset"]) == (first["epoch"], 2)
+
+
 def test_failed_start_of_the_nats_server_is_reported(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("")
     command = [sys.executable, "-m", "ropewalk", "serve", "--port", "0", *alone(tmp_path / "store")]

@@ -109,6 +109,7 @@ class EmbeddedNats:
     async def start(self) -> None:
         """Until it serves. Raises UserMistake where it ends at once."""
         await self._wait_for_port()
+        self._make_store()
         path = self._write_config()
         await self._launch(path)
         if not await self._serves():
@@ -129,6 +130,14 @@ class EmbeddedNats:
                     "port by --enats_addr"
                 )
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _make_store(self) -> None:
+        """For this user alone: nats-server would let the group in. Raises UserMistake."""
+        try:
+            if self._store:
+                Path(self._store).mkdir(0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserMistake(f"the nats-server of --embed_nats does not start: {error}") from None
 
     def _write_config(self) -> Path:
         path = Path(self._temporary.name, "nats.conf")

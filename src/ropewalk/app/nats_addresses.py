@@ -88,8 +88,8 @@ def require_guarded(address: str, cluster: str, routes: Iterable[str], secret: b
         raise UserMistake("--enats_cluster wants user:password@ before the host: between nats-servers NATS takes no token")
     if not peers.credentials and not secret:
         raise UserMistake(
-            f"--enats_cluster without credentials would let in everyone who reaches {peers.host}: set --secret, the same at all "
-            "nodes, or put the same user:password@ before the hosts of --enats_cluster and --enats_cluster_routes"
+            f"--enats_cluster without credentials would let in everyone who reaches {peers.host}: set --secret, the same at "
+            "all nodes, or put the same user:password@ before the hosts of --enats_cluster and --enats_cluster_routes"
         )
 
 

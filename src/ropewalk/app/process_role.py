@@ -36,8 +36,8 @@ class Role(msgspec.Struct, frozen=True):
     `host` and `port` are what workers bind, unless they accept from the sockets of the supervisor (`sockets`). File
     descriptors: `control` is the channel to the supervisor, whose process id is `supervisor`; `others` is a pipe that ends
     when the supervisor and all workers are gone (workers hold its writing end, the store reads). `data_dir` is that of the
-    store, `nats_address` where its embedded NATS server listens, with credentials. `tls`: the port of the server has it. `settings_file` is the one
-    of the user; empty: there is none.
+    store, `nats_address` where its embedded NATS server listens, with credentials. `tls`: the port of the server has it.
+    `settings_file` is the one of the user; empty: there is none.
     """
 
     kind: ProcessKind = ProcessKind.ALONE
