@@ -7,7 +7,6 @@ any client can ask for it.
 
 import asyncio
 import logging
-import os
 import secrets
 import time
 from functools import partial
