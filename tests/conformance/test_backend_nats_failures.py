@@ -196,6 +196,28 @@ async def test_publication_without_a_uid_is_registered_at_most_once_across_a_cra
         assert (await published(one, "a", b"3")).offset == len(kept) + 1
 
 
+async def test_publication_behind_one_that_nats_does_not_answer_fails_with_it_and_is_not_sent(server: NatsServer) -> None:
+    rules = Rulebook(StreamRules(history_limit=10, history_ttl=300.0))
+    async with Proxy(server.port) as proxy:
+        one = NatsBackend(NatsAddress((proxy.url,)), "one", rules, time.time, shards=1, timeout=1.0, patience=0.5)
+        await one.start()
+        await published(one, "a", b"1")
+        proxy.deaf = True
+        first = asyncio.ensure_future(one.streams.append([Publication("a", b"2")]))
+        for _ in range(10):  # until it is on its way
+            await asyncio.sleep(0)
+        second = asyncio.ensure_future(one.streams.append([Publication("a", b"3")]))
+        with pytest.raises(Unanswered):
+            await first
+        with pytest.raises(Unavailable) as failure:
+            await second
+        assert type(failure.value) is Unavailable  # and not Unanswered
+        proxy.deaf = False
+        await published(one, "a", b"4")
+        assert b"3" not in await history(one, "a")
+        await one.stop()
+
+
 async def test_restarted_server_with_an_old_sequence_does_not_start_a_new_epoch(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

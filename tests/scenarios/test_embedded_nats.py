@@ -88,8 +88,8 @@ async def test_messages_survive_a_killed_nats_server_and_a_restart_of_the_node(t
 
 
 async def test_node_can_be_started_again_on_its_ports_right_after_it_was_killed(tmp_path: Path) -> None:
-    flags = ("--port", str(free_port()), *FLAGS, "--enats_addr", f"nats://127.0.0.1:{free_port()}")
-    flags += ("--enats_store_dir", str(tmp_path))
+    place = ("--enats_addr", f"nats://127.0.0.1:{free_port()}", "--enats_store_dir", str(tmp_path))
+    flags = ("--port", str(free_port()), *FLAGS, *place)
     with running_server(*flags) as server:
         first = await published(server, "news", "1", "u1")
         server.process.kill()
@@ -122,7 +122,6 @@ def three_nodes(home: Path) -> Iterator[list[RunningServer]]:
     ports = [free_port() for _ in range(3)]
     routes = ",".join(f"nats://127.0.0.1:{port}" for port in ports)
     with contextlib.ExitStack() as stack:
-        environment = {"ROPEWALK_SECRET": "the same at all nodes"}
 
         def start(number: int) -> RunningServer:
             flags = (
@@ -130,7 +129,7 @@ def three_nodes(home: Path) -> Iterator[list[RunningServer]]:
                 *("--enats_cluster", f"nats://127.0.0.1:{ports[number]}", "--enats_cluster_routes", routes),
                 *("--nats_replicas", "3", "--nats_shards", "2", "--node_id", f"node{number}"),
             )
-            return stack.enter_context(running_server(*flags, **environment))
+            return stack.enter_context(running_server(*flags, ROPEWALK_SECRET="the same at all nodes"))
 
         # None of them is ready before two are there, so they are started at the same time.
         with ThreadPoolExecutor() as threads:
