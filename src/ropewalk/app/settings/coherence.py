@@ -49,12 +49,11 @@ def _require_known_clients(settings: Settings) -> None:
     if not jwt and not auth.noauth and not has_application(settings):
         raise UserMistake(
             "nobody could connect, and the server does not open itself to everybody unasked. Set one of:\n"
-            "  --secret SECRET      clients connect with JWT tokens (ropewalk token makes them)\n"
-            "  --jwt_secret SECRET  the same, with a secret of its own\n"
-            "  --app MODULE:APP     your Python channels decide\n"
-            "  --rpc_host HOST      your application decides, asked by RPC\n"
-            "  --noauth             everybody may connect, and may subscribe to signed streams\n"
-            "  --public             everybody may connect, subscribe and publish; for development"
+            "  ROPEWALK_SECRET=SECRET  clients connect with JWT tokens (ropewalk token makes them)\n"
+            "  --app MODULE:APP        your Python channels decide\n"
+            "  --rpc_host HOST         your application decides, asked by RPC\n"
+            "  --noauth                everybody may connect, and may subscribe to signed streams\n"
+            "  --public                everybody may connect, subscribe and publish; for development"
         )
 
 
