@@ -236,7 +236,9 @@ class EmbeddedNatsSettings:
     """A nats-server that this server starts, watches and ends."""
 
     embed_nats: bool = switch(False, "Start a nats-server beside this server and use it.")
-    enats_addr: str = address("nats://127.0.0.1:4222", "Where it listens for clients, as nats://[credentials@]host:port; port 0 takes a free one.")
+    enats_addr: str = address(
+        "nats://127.0.0.1:4222", "Where it listens for clients, as nats://[credentials@]host:port; port 0 takes a free one."
+    )
     enats_cluster: str = address("", "Where it listens for other nats-servers of its cluster, as nats://host:port.")
     enats_cluster_name: str = text("ropewalk-cluster", "Name of its cluster.")
     enats_cluster_routes: tuple[str, ...] = addresses((), "Other nats-servers of its cluster, as nats://host:port.")
