@@ -1,7 +1,7 @@
 """Run by the one file before everything else: the server ends when the process that was started is killed.
 
 That process has unpacked the file, passes signals on and waits to clean up; what serves is its child. Whoever kills it with
-SIGKILL means the server.
+SIGKILL means the server, and may start it again at once: it must not end later than that process.
 """
 
 import ctypes
@@ -11,5 +11,5 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 
-if sys.platform == "linux" and "_ROPEWALK_ROLE" not in os.environ:  # children of a supervisor notice themselves when it is gone
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+if sys.platform == "linux" and "_ROPEWALK_ROLE" not in os.environ:  # what a supervisor starts ends with the supervisor
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

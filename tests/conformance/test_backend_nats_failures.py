@@ -13,7 +13,7 @@ import msgspec
 import nats
 import pytest
 
-from ropewalk.adapters.backends.nats import NatsBackend
+from ropewalk.adapters.backends.nats import NatsBackend, jets
 from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered, Unavailable
@@ -93,6 +93,70 @@ async def test_lost_store_starts_new_epochs(server: NatsServer) -> None:
         await until(lambda: one.presence.join("a", "sid", Member("bo")), Unavailable)
 
 
+async def test_deleted_jetstream_stream_is_made_again_and_its_streams_begin_new_epochs(
+    server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = node_of([server.url], "rw", "one")
+    heard = Heard()
+    async with running(one):
+        await one.feed.start(heard.deliver, heard.obey, heard.miss)
+        before = await published(one, "a", b"1", "u")
+        await one.feed.listen("a")
+        missed = heard.missed
+        await one.link.api(f"STREAM.DELETE.{one.jet_of('a')}")
+
+        async def made_again() -> None:
+            assert await jets.info(one.link, one.jet_of("a")) is not None
+            assert one.health() == ""
+
+        await until(made_again)  # although nobody publishes
+        assert "JetStream streams were deleted; making them again" in caplog.text
+        assert heard.missed > missed
+        answer = await one.streams.replay("a", at(before))
+        assert isinstance(answer, Gap)
+        assert answer.reason is GapReason.EPOCH_CHANGED
+
+
+async def test_deletion_that_no_advisory_reports_is_noticed_by_the_sweep(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = node_of([server.url], "rw", "one")
+
+    async def subscribe(subject: str, *given: Any) -> Any:
+        return None if subject.startswith("$JS.EVENT") else await whole(subject, *given)
+
+    whole = one.link.subscribe
+    monkeypatch.setattr(one.link, "subscribe", subscribe)
+    async with running(one):
+        await published(one, "a", b"1", "u")
+        jet = one.jet_of("a")
+        await one.link.api(f"STREAM.DELETE.{jet}")
+        assert await jets.info(one.link, jet) is None
+        await one.sweep()
+        assert await jets.info(one.link, jet) is not None
+
+
+async def test_node_is_unhealthy_until_a_deleted_jetstream_stream_is_made_again(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = node_of([server.url], "rw", "one")
+    refused = True
+
+    async def ensure(*given: Any) -> Any:
+        if refused:
+            raise Unavailable("JetStream refuses: no room")
+        return await whole(*given)
+
+    whole = jets.ensure
+    async with running(one):
+        await published(one, "a", b"1", "u")
+        monkeypatch.setattr(jets, "ensure", ensure)
+        await one.link.api(f"STREAM.DELETE.{one.jet_of('a')}")
+        await until(lambda: health_with(one, "JetStream refuses: no room"))
+        refused = False
+        await until(lambda: healthy(one))
+
+
 async def test_store_restored_from_a_backup_assigns_no_position_twice(server: NatsServer, tmp_path: Path) -> None:
     one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
     async with running(one, two):
@@ -130,6 +194,28 @@ async def test_publication_without_a_uid_is_registered_at_most_once_across_a_cra
         kept = await history(two, "a")
         assert kept in ([b"first"], [b"first", b"2"])
         assert (await published(one, "a", b"3")).offset == len(kept) + 1
+
+
+async def test_publication_behind_one_that_nats_does_not_answer_fails_with_it_and_is_not_sent(server: NatsServer) -> None:
+    rules = Rulebook(StreamRules(history_limit=10, history_ttl=300.0))
+    async with Proxy(server.port) as proxy:
+        one = NatsBackend(NatsAddress((proxy.url,)), "one", rules, time.time, shards=1, timeout=1.0, patience=0.5)
+        await one.start()
+        await published(one, "a", b"1")
+        proxy.deaf = True
+        first = asyncio.ensure_future(one.streams.append([Publication("a", b"2")]))
+        for _ in range(10):  # until it is on its way
+            await asyncio.sleep(0)
+        second = asyncio.ensure_future(one.streams.append([Publication("a", b"3")]))
+        with pytest.raises(Unanswered):
+            await first
+        with pytest.raises(Unavailable) as failure:
+            await second
+        assert type(failure.value) is Unavailable  # and not Unanswered
+        proxy.deaf = False
+        await published(one, "a", b"4")
+        assert b"3" not in await history(one, "a")
+        await one.stop()
 
 
 async def test_restarted_server_with_an_old_sequence_does_not_start_a_new_epoch(

@@ -11,9 +11,11 @@ from redis.asyncio.connection import AbstractConnection
 
 from ropewalk.adapters.backends.redis import RedisBackend, subscriber, topology
 from ropewalk.adapters.backends.redis.links import RedisLink, RedisLinks
+from ropewalk.adapters.backends.redis.upkeep import SWEPT_AT_ONCE
 from ropewalk.connections.redis import RedisAddress, connection_to, open_redis
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered, Unavailable
+from ropewalk.model.messages import Publication
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Backend
@@ -116,6 +118,17 @@ class TestRedisBackend(RedisSuite):
     @pytest.fixture(autouse=True)
     def _server(self, redis: RedisServer) -> None:
         self.address = RedisAddress(redis.url)
+
+
+async def test_one_sweep_removes_all_streams_that_are_due(redis: RedisServer) -> None:
+    clock = ManualClock()
+    backend = RedisBackend(Rulebook(StreamRules()), RedisAddress(redis.url), "node", prefix="many:", clock=clock)
+    await backend.start()
+    await backend.streams.append([Publication(f"stream/{number}", b"1") for number in range(2 * SWEPT_AT_ONCE + 1)])
+    clock.advance(1_000_000)
+    await backend.sweep()
+    assert backend.gauges()["streams"] == 0
+    await backend.stop()
 
 
 async def test_late_write_does_not_restore_a_revoked_session(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def test_the_flags_of_its_servers_are_valid() -> None:
     assert len(commands) == 2
     for command in commands:
         _, _, *flags = shlex.split(command)
-        require_startable(load(flags, {"ROPEWALK_CONFIG_PATH": ""}))
+        require_startable(load(flags, {"ROPEWALK_CONFIG_PATH": "", "ROPEWALK_SECRET": "s"}))
 
 
 def test_the_reference_shows_the_current_schema() -> None:

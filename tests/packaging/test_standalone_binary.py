@@ -203,6 +203,19 @@ def test_all_processes_end_when_the_started_one_is_killed(here: Machine, flags: 
         assert "Traceback" not in server.log()
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_server_can_be_started_again_on_its_ports_right_after_it_was_killed(here: Machine, workers: str) -> None:
+    place = ("--enats_addr", f"nats://127.0.0.1:{free_port()}", "--enats_store_dir", str(here.temporary / "nats"))
+    flags = ("--port", str(free_port()), "--workers", workers, "--broker", "nats", "--embed_nats", *place)
+    with served(here, *flags) as server:
+        first = await publish(server, "news", "1")
+        server.process.kill()
+        server.process.wait()
+        with served(here, *flags) as successor:
+            second = await publish(successor, "news", "2")
+            assert (second["epoch"], second["offset"]) == (first["epoch"], 2)
+
+
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -86,6 +87,18 @@ async def test_messages_survive_a_killed_nats_server_and_a_restart_of_the_node(t
         await until(lambda: not is_nats_server(pid), "the nats-server of a killed node ends")
 
 
+async def test_node_can_be_started_again_on_its_ports_right_after_it_was_killed(tmp_path: Path) -> None:
+    place = ("--enats_addr", f"nats://127.0.0.1:{free_port()}", "--enats_store_dir", str(tmp_path))
+    flags = ("--port", str(free_port()), *FLAGS, *place)
+    with running_server(*flags) as server:
+        first = await published(server, "news", "1", "u1")
+        server.process.kill()
+        server.process.wait()
+        with running_server(*flags) as successor:
+            second = await published(successor, "news", "2", "u2")
+            assert (second["epoch"], second["offset"]) == (first["epoch"], 2)
+
+
 def test_failed_start_of_the_nats_server_is_reported(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("")
     command = [sys.executable, "-m", "ropewalk", "serve", "--port", "0", *alone(tmp_path / "store")]
@@ -116,7 +129,7 @@ def three_nodes(home: Path) -> Iterator[list[RunningServer]]:
                 *("--enats_cluster", f"nats://127.0.0.1:{ports[number]}", "--enats_cluster_routes", routes),
                 *("--nats_replicas", "3", "--nats_shards", "2", "--node_id", f"node{number}"),
             )
-            return stack.enter_context(running_server(*flags))
+            return stack.enter_context(running_server(*flags, ROPEWALK_SECRET="the same at all nodes"))
 
         # None of them is ready before two are there, so they are started at the same time.
         with ThreadPoolExecutor() as threads:
@@ -141,11 +154,75 @@ async def test_three_nodes_form_one_nats_cluster(tmp_path: Path) -> None:
                 assert await next_data(stream) == 3
 
 
-def test_address_without_a_password_that_is_open_to_all_is_warned_about() -> None:
-    for user, warned in (("", True), ("us:secret@", False)):
-        addresses = [("--enats_addr", free_port()), ("--enats_cluster", free_port())]
-        flags = [word for flag, port in addresses for word in (flag, f"nats://{user}0.0.0.0:{port}")]
-        with running_server("--public", "--embed_nats", *flags) as server:
-            for flag, _ in addresses:
-                assert (f"{flag} lets everybody in who reaches it" in server.log()) is warned, server.log()
-            assert "secret" not in server.log()
+def test_address_off_loopback_without_credentials_is_refused_at_start() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "ropewalk",
+        "serve",
+        "--port",
+        "0",
+        *FLAGS,
+        "--enats_addr",
+        f"nats://0.0.0.0:{free_port()}",
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ended.returncode == 2
+    assert "--enats_addr without credentials would let in everyone who reaches 0.0.0.0" in ended.stderr
+
+
+def port_of_routes(server: RunningServer) -> int:
+    words = Path(f"/proc/{server.process.pid}/cmdline").read_text().split("\0")
+    return int(words[words.index("--enats_cluster") + 1].rpartition(":")[2])
+
+
+async def answer_to_connect(port: int, **options: object) -> bytes:
+    """Of a NATS server to a client, or to another server where `port` is that of the routes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(SECONDS):
+        await reader.readline()  # INFO
+        connect = json.dumps({"verbose": False, "pedantic": False, **options})
+        writer.write(f"CONNECT {connect}\r\nPING\r\n".encode())
+        while (line := await reader.readline()).startswith(b"INFO"):
+            pass
+    writer.close()
+    return line.strip()
+
+
+REFUSED, ENTERED = b"-ERR 'Authorization Violation'", b"PONG"
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_embedded_nats_server_refuses_clients_without_its_random_credentials(tmp_path: Path, workers: str) -> None:
+    port = free_port()
+    flags = ("--enats_addr", f"nats://127.0.0.1:{port}", "--enats_store_dir", str(tmp_path), "--workers", workers)
+    with running_server(*FLAGS, *flags) as server:
+        assert (await published(server, "news", "1", "u1"))["offset"] == 1
+        for login in ({}, {"auth_token": "token"}, {"user": "ropewalk", "pass": "ropewalk"}):
+            assert await answer_to_connect(port, **login) == REFUSED
+        assert (await published(server, "news", "2", "u2"))["offset"] == 2
+
+
+@pytest.mark.parametrize(
+    ("credentials", "login"),
+    [("tok-en", {"auth_token": "tok-en"}), ("me:pass%2Fword", {"user": "me", "pass": "pass/word"})],
+)
+async def test_embedded_nats_server_can_be_entered_with_the_credentials_of_its_address(
+    tmp_path: Path, credentials: str, login: dict[str, str]
+) -> None:
+    port = free_port()
+    address = f"nats://{credentials}@127.0.0.1:{port}"
+    with running_server(*FLAGS, "--enats_addr", address, "--enats_store_dir", str(tmp_path)) as server:
+        await published(server, "news", "1", "u1")
+        assert await answer_to_connect(port, **login) == ENTERED
+        assert await answer_to_connect(port) == REFUSED
+        assert credentials.rpartition(":")[2] not in server.log()
+
+
+@pytest.mark.tier("all")
+async def test_cluster_of_embedded_nats_servers_refuses_a_server_without_the_secret(tmp_path: Path) -> None:
+    with three_nodes(tmp_path) as nodes:
+        await published(nodes[0], "news", "1", "u1")
+        words = Path(f"/proc/{nodes[0].process.pid}/cmdline").read_text().split("\0")
+        port = int(words[words.index("--enats_cluster") + 1].rpartition(":")[2])
+        assert await answer_to_connect(port, name="other", cluster="ropewalk-cluster") == REFUSED

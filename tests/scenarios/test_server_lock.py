@@ -92,3 +92,19 @@ async def test_restarted_store_does_not_stop_its_own_supervisor(tmp_path: Path) 
     supervisor.kill()
     supervisor.communicate()
     former.release()
+
+
+async def test_store_of_a_killed_supervisor_is_waited_for(tmp_path: Path) -> None:
+    supervisor = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    store, successor = ServerLock(str(tmp_path), supervisor.pid), ServerLock(str(tmp_path))
+    await store.take(0)
+    with pytest.raises(UserMistake, match="another server uses"):
+        await successor.take(0)
+    supervisor.kill()
+    supervisor.communicate()
+    starting = asyncio.create_task(successor.take(0))
+    await asyncio.sleep(0)
+    assert not starting.done()
+    store.release()
+    await starting
+    successor.release()

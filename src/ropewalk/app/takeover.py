@@ -22,6 +22,9 @@ logger = logging.getLogger("ropewalk.server")
 
 FILE = "server"
 POLL_SECONDS = 0.02
+ENDING_SECONDS = 30.0
+"""How long the start waits for the store of a server whose supervisor was killed: it seals the journal."""
+
 _LONGEST = 4096
 
 
@@ -34,11 +37,12 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def process(pid: int) -> Holder | None:
-    """None where the system does not tell (no /proc), or there is no such process."""
+    """None where the system does not tell (no /proc), or there is no such process; one that is dead and whose parent has not
+    asked for its exit code is none."""
     try:
-        # The name of the program is in parentheses and may hold anything; the start time is field 22.
-        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-        return Holder(pid, started, os.readlink("/proc/self/ns/pid"))
+        # The name of the program is in parentheses and may hold anything; the state is field 3, the start time field 22.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else Holder(pid, fields[19], os.readlink("/proc/self/ns/pid"))
     except (OSError, IndexError):
         return None
 
@@ -53,24 +57,36 @@ class ServerLock:
         self._fd = -1
 
     async def take(self, timeout: float) -> None:
-        """Tells the server that holds it to end and waits. Raises UserMistake after `timeout`; 0 takes over from nobody."""
+        """Tells the server that holds it to end and waits. Raises UserMistake after `timeout`; 0 takes over from nobody, and
+        waits only for what is left of a server that was killed."""
         if self._try():
             return
-        if not timeout:
+        if timeout:
+            self._tell()
+        elif self._is_left_over():
+            logger.info("waiting for the processes of a killed server to end")
+        else:
             raise UserMistake(f"another server uses {self._path.parent}; end it first, or start both with --takeover")
-        self._tell()
+        seconds = timeout or ENDING_SECONDS
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 while not self._try():  # noqa: ASYNC110 - the kernel tells nobody when a lock is free
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
-            raise UserMistake(f"the server that uses {self._path.parent} did not end within {timeout:g} s") from None
+            raise UserMistake(f"the server that uses {self._path.parent} did not end within {seconds:g} s") from None
         logger.info("took over", extra={"data_dir": str(self._path.parent)})
+
+    def _is_left_over(self) -> bool:
+        """Whether the process that the lock names is dead, although another one holds the lock. It is known of processes of our
+        own namespace only."""
+        holder, ours = self._holder(), process(os.getpid())
+        known = holder is not None and ours is not None and holder.namespace == ours.namespace
+        return known and holder is not None and process(holder.pid) != holder
 
     def _try(self) -> bool:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            self._path.parent.mkdir(0o700, parents=True, exist_ok=True)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise unusable(self._path.parent, error) from None
         try:

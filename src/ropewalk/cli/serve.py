@@ -82,7 +82,7 @@ def _run_supervised(argv: list[str], role: Role) -> int:
             return own_settings(role, load(argv, environ, instead=role.settings_copy))
 
         _calm_collector()
-        uvloop.run(_serve_supervised(supervised, settings, lambda: Server(settings, reload, role, whole)))
+        uvloop.run(_serve_supervised(supervised, lambda: Server(settings, reload, role, whole)))
     except UserMistake as mistake:
         supervised.failed(str(mistake))
         return 1
@@ -111,9 +111,9 @@ async def _serve(settings: Settings, make_server: "Callable[[], Server]") -> Non
     await server.stop()
 
 
-async def _serve_supervised(supervised: "Supervised", settings: Settings, make_server: "Callable[[], Server]") -> None:
+async def _serve_supervised(supervised: "Supervised", make_server: "Callable[[], Server]") -> None:
     server = make_server()
-    supervised.attach(server, settings.operations.shutdown_timeout)
+    supervised.attach(server)
     await server.start()
     supervised.ready()
     await server.wait()

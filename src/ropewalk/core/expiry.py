@@ -60,6 +60,10 @@ class Expiry:
                 answer.append(key)
         return answer
 
+    def is_due(self, now: float) -> bool:
+        """Whether `due` has something to look at."""
+        return bool(self._heap) and self._heap[0][0] <= now
+
     def _queue(self, key: str, deadline: float) -> None:
         self._queued[key] = deadline
         heappush(self._heap, (deadline, key))

@@ -56,14 +56,15 @@ class Dedup:
         known.sort(key=lambda item: item[1][1])  # the oldest is the next to go
         self._known = OrderedDict(known[-self._limit :] if self._limit else [])
 
-    def expire(self, now: float, most: int) -> None:
-        """Let go of at most `most` keys whose time is over."""
+    def expire(self, now: float, most: int) -> bool:
+        """Let go of at most `most` keys whose time is over. Returns whether there may be more of them."""
         while most > 0 and self._known:
             _, until = next(iter(self._known.values()))
             if now < until:
-                return
+                return False
             self._known.popitem(last=False)
             most -= 1
+        return bool(self._known)
 
 
 class _Line:

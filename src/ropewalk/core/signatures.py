@@ -18,6 +18,7 @@ RPC_PHRASE = "rpc-cable"
 SESSIONS_PHRASE = "sessions-cable"
 RING_PHRASE = "ring-cable"
 RING_CHANGES_PHRASE = "ring-changes-cable"
+NATS_ROUTES_PHRASE = "nats-routes-cable"
 
 _SEPARATOR = "--"
 _TO_STANDARD = str.maketrans("-_", "+/")

@@ -282,7 +282,7 @@ class Backend(Protocol):
         """Why it cannot work now, for the health page. "" means healthy."""
 
     async def sweep(self) -> None:
-        """Remove what has expired. Bounded work per call; called about once a second."""
+        """Remove what has expired, all of it, in slices that let other work go first; called about once a second."""
 
     def rules_changed(self) -> None:
         """The rulebook it was made with says something else now."""

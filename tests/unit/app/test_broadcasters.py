@@ -22,7 +22,7 @@ def test_valid_combinations_can_start(subtests: pytest.Subtests) -> None:
         ["--broadcast_adapter=nats", "--nats_servers=nats://a:4222,tls://user:pw@b"],
         ["--broadcast_adapter=nats", "--nats_channel=app.broadcasts"],
         ["--broadcast_adapter=nats", "--embed_nats"],
-        ["--broadcast_adapter=nats", "--embed_nats", "--enats_addr=nats://h:1", "--nats_servers=nats://h:1"],
+        ["--broadcast_adapter=nats", "--embed_nats", "--enats_addr=nats://t@h:1", "--nats_servers=nats://t@h:1"],
         ["--redis_url=nonsense", "--nats_servers=nonsense"],  # unused
     ]
     for argv in cases:
@@ -83,6 +83,7 @@ def test_doubtful_combination_is_reported_once(subtests: pytest.Subtests) -> Non
         (["--broadcast_adapter=redisx", "--broker=redis", "--dedup_ttl=20s"], "may be registered twice"),
         (["--broadcast_adapter=redisx"], "each registers a part of what redisx brings"),
         (["--broker=nats", "--embed_nats", "--enats_cluster=nats://127.0.0.1:6222"], "--nats_replicas=3 keeps everything"),
+        (["--broadcast_adapter=http,nats", "--embed_nats"], "no application can publish to the embedded NATS"),
         (["--redis_url=redis://a"], "--redis_url: nothing uses them; --broker=redis"),
         (
             ["--embed_nats", "--enats_addr=nats://127.0.0.1:4300"],
@@ -106,6 +107,8 @@ def test_sound_combination_is_not_reported(subtests: pytest.Subtests) -> None:
         ["--dedup_ttl=1s"],
         ["--broker=redis", "--redis_url=redis://a"],
         ["--broker=nats", "--embed_nats"],
+        ["--broadcast_adapter=http,nats", "--embed_nats", "--enats_addr=nats://token@127.0.0.1"],
+        ["--presets=broker", "--embed_nats"],
         ["--redis_channel=c", "--nats_channel=c"],
     ]
     for argv in cases:

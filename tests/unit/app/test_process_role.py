@@ -5,13 +5,15 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from ropewalk.app.embedded_nats import address_of
 from ropewalk.app.process_role import ALONE, VARIABLE, ProcessKind, Role, own_settings, taken_from, written
 from ropewalk.app.reload import needs_full_restart
 from ropewalk.app.settings import Settings, load, require_startable
 
-STORE = Role(ProcessKind.STORE, directory="/private", supervisor=1, nats_port=5000)
-WORKER = Role(ProcessKind.WORKER, 2, 4, "/private", "0.0.0.0", 8080, nats_port=5000)
+STORE = Role(ProcessKind.STORE, directory="/private", supervisor=1, nats_address="nats://token@127.0.0.1:5000")
+WORKER = Role(ProcessKind.WORKER, 2, 4, "/private", "0.0.0.0", 8080, nats_address="nats://token@127.0.0.1:5000")
 
 
 @pytest.fixture
@@ -81,18 +83,20 @@ def test_workers_subscribe_to_fan_out_and_the_store_reads_queues() -> None:
     assert own_settings(WORKER, whole).broadcast.broadcast_adapter == ("http", "redis", "nats")
 
 
-def test_workers_connect_to_the_embedded_nats_port_of_the_store(subtests: pytest.Subtests) -> None:
+def test_workers_connect_to_the_embedded_nats_server_of_the_store(subtests: pytest.Subtests) -> None:
     cases: list[tuple[str, str]] = [
-        ("nats://127.0.0.1:0", "nats://127.0.0.1:5000"),
-        ("nats://user:pass@0.0.0.0:0", "nats://user:pass@127.0.0.1:5000"),
-        ("nats://[::]:0", "nats://[::1]:5000"),
+        ("nats://token@127.0.0.1:5000", "nats://token@127.0.0.1:5000"),
+        ("nats://user:pass@0.0.0.0:5000", "nats://user:pass@127.0.0.1:5000"),
+        ("nats://token@[::]:5000", "nats://token@[::1]:5000"),
     ]
+    whole = settings("--broker", "nats", "--embed_nats", "--enats_addr", "nats://127.0.0.1:0")
     for address, reached in cases:
         with subtests.test(address=address):
-            whole = settings("--broker", "nats", "--embed_nats", "--enats_addr", address)
-            own, stores = own_settings(WORKER, whole), own_settings(STORE, whole)
+            worker, store = (replace(role, nats_address=address) for role in (WORKER, STORE))
+            own, stores = own_settings(worker, whole), own_settings(store, whole)
             assert (own.enats.embed_nats, own.nats.nats_servers) == (False, (reached,))
-            assert stores.enats.enats_addr == address.removesuffix("0") + "5000"
+            assert stores.enats.enats_addr == address
+            assert address_of(stores) == address
             assert stores.enats.enats_store_dir == "/private/nats"  # outlives the process
             require_startable(own)
             require_startable(stores)
@@ -122,3 +126,11 @@ def test_ring_key_needs_a_full_restart_and_the_secret_beside_it_does_not() -> No
     one, other = (*ring, "--ring_key", "k" * 16), (*ring, "--ring_key", "l" * 16)
     assert needs_full_restart(settings("--secret", "s", *one), settings("--secret", "t", *one)) == []
     assert needs_full_restart(settings("--secret", "s", *one), settings("--secret", "s", *other)) == ["ring_key"]
+
+
+def test_secret_of_an_embedded_nats_cluster_needs_a_full_restart() -> None:
+    """A node that starts later could not reach the NATS servers of the others."""
+    cluster = ("--embed_nats", "--broker", "nats", "--enats_cluster", "nats://127.0.0.1:6222")
+    assert needs_full_restart(settings("--secret", "s", *cluster), settings("--secret", "t", *cluster)) == ["secret"]
+    own = (*cluster[:-1], "nats://user:password@127.0.0.1:6222")
+    assert needs_full_restart(settings("--secret", "s", *own), settings("--secret", "t", *own)) == []

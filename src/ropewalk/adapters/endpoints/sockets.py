@@ -51,6 +51,12 @@ class Listening:
         host, port = self.sock.getsockname()[:2]
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
+    def drain_claim(self) -> None:
+        """Call it whenever the claim is readable: with a full queue it would look like the claim of another user."""
+        with contextlib.suppress(OSError):
+            while self.claim is not None:
+                self.claim.accept()[0].close()
+
     def close(self) -> None:
         self.sock.close()
         if self.claim is not None:
@@ -132,6 +138,7 @@ def _claim(reserved: socket.socket) -> socket.socket | None:
     try:
         claim.bind(name)
         claim.listen()
+        claim.setblocking(False)
     except OSError:
         claim.close()
         if _listening_user(name) == os.geteuid():

@@ -137,7 +137,7 @@ class FileStaging:
     # --- after a restart ----------------------------------------------------------------------------------------------
 
     def _load(self) -> list[AppRecord]:
-        self._root.mkdir(parents=True, exist_ok=True)
+        self._root.mkdir(0o700, parents=True, exist_ok=True)
         _sync_directory(self._root.parent)
         return [self._load_app(home) for home in sorted(self._root.iterdir()) if (home / STATE).exists()]
 

@@ -4,9 +4,9 @@ Every refusal says what to set instead.
 """
 
 import re
-from ipaddress import ip_address
 from pathlib import Path
 
+from ropewalk.app.nats_addresses import is_loopback
 from ropewalk.app.settings.engines import require_reachable
 from ropewalk.app.settings.ring import require_ring
 from ropewalk.app.settings.sections import Settings
@@ -49,12 +49,11 @@ def _require_known_clients(settings: Settings) -> None:
     if not jwt and not auth.noauth and not has_application(settings):
         raise UserMistake(
             "nobody could connect, and the server does not open itself to everybody unasked. Set one of:\n"
-            "  --secret SECRET      clients connect with JWT tokens (ropewalk token makes them)\n"
-            "  --jwt_secret SECRET  the same, with a secret of its own\n"
-            "  --app MODULE:APP     your Python channels decide\n"
-            "  --rpc_host HOST      your application decides, asked by RPC\n"
-            "  --noauth             everybody may connect, and may subscribe to signed streams\n"
-            "  --public             everybody may connect, subscribe and publish; for development"
+            "  ROPEWALK_SECRET=SECRET  clients connect with JWT tokens (ropewalk token makes them)\n"
+            "  --app MODULE:APP        your Python channels decide\n"
+            "  --rpc_host HOST         your application decides, asked by RPC\n"
+            "  --noauth                everybody may connect, and may subscribe to signed streams\n"
+            "  --public                everybody may connect, subscribe and publish; for development"
         )
 
 
@@ -99,17 +98,8 @@ def _require_host(settings: Settings) -> None:
         raise UserMistake("--tcp_port needs an address as --host, and not a Unix socket")
     if settings.server.tcp_port and settings.server.tcp_port == settings.server.port:
         raise UserMistake("--tcp_port is a second port, and --port has the same: leave it away, TCP is served on --port too")
-    if settings.server.demo and not _is_loopback(settings.server.host):
+    if settings.server.demo and not (settings.server.host.startswith("unix:") or is_loopback(settings.server.host)):
         raise UserMistake(f"--demo lets everybody in and listens on loopback only, not on {settings.server.host}; drop --host")
-
-
-def _is_loopback(host: str) -> bool:
-    if host.startswith("unix:"):
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _require_proxies(settings: Settings) -> None:

@@ -15,19 +15,23 @@ T = TypeVar("T", bound=Value)
 _KEY = "setting"
 
 # Up to the last @: a password may hold every other character, also those that it should not.
-_CREDENTIALS = re.compile(r"(?<=://)\S*@")
+_CREDENTIALS = re.compile(r"(?s)(://).*@")
+_ADDRESS_CREDENTIALS = re.compile(r"(?s)^([\w+.-]*://)?.*@")
+_PASSWORD_PARAMETER = re.compile(r"(?<=[?&]password=)[^&,]+")  # of a redis:// URL
 
 
 @dataclass(frozen=True)
 class Declared:
     """What was said of one setting. `also_env`: a variable of another name that is heard too, weakest of all variables.
 
-    `positive`: 0 would make the server useless, and is refused. `alias`: a name that works in its place.
+    `positive`: 0 would make the server useless, and is refused. `alias`: a name that works in its place. `address`: one or more
+    addresses with or without a scheme, which may have credentials.
     """
 
     kind: ValueKind
     help: str
     secret: bool = False
+    address: bool = False
     also_env: str = ""
     positive: bool = False
     alias: str = ""
@@ -73,11 +77,14 @@ class Setting:
         """The value as a person may see it: a secret, and who a URL logs in as, only say that they are set."""
         if self.declared.secret:
             return "(set)" if value else ""
-        return _CREDENTIALS.sub("(set)@", self.declared.kind.show(value))
+        shown = self.declared.kind.show(value)
+        if not self.declared.address:
+            return _CREDENTIALS.sub(r"\1(set)@", shown)
+        return _ADDRESS_CREDENTIALS.sub(r"\1(set)@", _PASSWORD_PARAMETER.sub("(set)", shown))
 
     def hides(self, value: Value) -> bool:
         """Whether what `show` gives is not the value."""
-        return self.declared.secret or _CREDENTIALS.search(self.declared.kind.show(value)) is not None
+        return self.show(value) != self.declared.kind.show(value)
 
 
 def _prefixed(name: str) -> tuple[str, str]:
@@ -93,11 +100,20 @@ def declared_in(section: str, holder: type) -> Iterator[Setting]:
 
 def _declare(default: T, declared: Declared) -> T:
     # A secret stays out of the repr, so that no log line or traceback of a whole section can show it.
-    return field(default=default, repr=not declared.secret, metadata={_KEY: declared})
+    return field(default=default, repr=not (declared.secret or declared.address), metadata={_KEY: declared})
 
 
 def text(default: str, help: str, also_env: str = "") -> str:
     return _declare(default, Declared(values.TEXT, help, also_env=also_env))
+
+
+def address(default: str, help: str, also_env: str = "") -> str:
+    """Or several, separated by commas. The credentials in it are never shown."""
+    return _declare(default, Declared(values.TEXT, help, also_env=also_env, address=True))
+
+
+def addresses(default: tuple[str, ...], help: str) -> tuple[str, ...]:
+    return _declare(default, Declared(values.WORDS, help, address=True))
 
 
 def secret_text(help: str) -> str:

@@ -3,6 +3,7 @@
 import re
 from urllib.parse import urlsplit
 
+from ropewalk.app.nats_addresses import require_guarded
 from ropewalk.app.settings.sections import Settings
 from ropewalk.model.errors import UserMistake
 
@@ -37,6 +38,7 @@ def require_reachable(settings: Settings) -> None:
         _require_redis_url(settings)
     if uses_nats(settings):
         _require_nats_servers(settings)
+    _require_guarded_nats(settings)
 
 
 def _require_one_feed(settings: Settings) -> None:
@@ -81,6 +83,12 @@ def _require_database(url: str) -> None:
     place = urlsplit(url)
     if place.scheme != "unix" and not _DATABASE.fullmatch(place.path):
         raise UserMistake("--redis_url wants the number of a database after the host, as in redis://host/1, or nothing there")
+
+
+def _require_guarded_nats(settings: Settings) -> None:
+    enats, secret = settings.enats, settings.auth.secret
+    if enats.embed_nats:
+        require_guarded(enats.enats_addr, enats.enats_cluster, enats.enats_cluster_routes, secret not in ("", "none"))
 
 
 def _require_nats_servers(settings: Settings) -> None:
@@ -131,7 +139,17 @@ def doubts(settings: Settings) -> list[str]:
             "of a cluster of embedded servers each keeps a part of the streams alone, which cannot be used while it is down; "
             "--nats_replicas=3 keeps everything three times"
         )
+    if "nats" in chosen and settings.enats.embed_nats and "@" not in settings.enats.enats_addr and _was_written(settings):
+        found.append(
+            "--broadcast_adapter=nats: no application can publish to the embedded NATS, whose credentials are random at each "
+            "start; put user:password@ or a token and @ before the host of --enats_addr"
+        )
     return found + _unused(settings)
+
+
+def _was_written(settings: Settings) -> bool:
+    """Whether the broadcasters were chosen by hand. A preset starts that of NATS wherever it finds NATS."""
+    return not settings.origins.get("broadcast_adapter", "default").startswith("preset ")
 
 
 def _unused(settings: Settings) -> list[str]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 
 from ropewalk.app.settings.declarations import (
     Setting,
+    address,
+    addresses,
     choice,
     choices,
     count,
@@ -108,7 +110,7 @@ class AppSettings:
         "How long a call to the application, --app or RPC, may wait until it begins: for a thread, or for --rpc_concurrency.",
         positive=True,
     )
-    rpc_host: str = text(
+    rpc_host: str = address(
         "", "Application to ask: `host:port`, `dns:///host:port`, `grpc-list://h1:p,h2:p`, or a URL for RPC over HTTP."
     )
     norpc: bool = switch(False, "Ask no application, whatever --rpc_host says.")
@@ -191,12 +193,12 @@ class BrokerSettings:
 class RedisSettings:
     """Where Redis is: for the Redis backend, feed and broadcasters."""
 
-    redis_url: str = text(
+    redis_url: str = address(
         "redis://localhost:6379",
         "Redis to use: redis://, rediss:// (TLS) or unix://; several nodes of a Redis Cluster are separated by commas.",
         also_env="REDIS_URL",
     )
-    redis_sentinels: tuple[str, ...] = words(
+    redis_sentinels: tuple[str, ...] = addresses(
         (), "Sentinels to ask for the master, as `[user:password@]host:port`; the host of --redis_url is then its name."
     )
     redis_epoch: str = choice(
@@ -214,7 +216,7 @@ class RedisSettings:
 class NatsSettings:
     """Where NATS is: for the NATS backend, feed and broadcaster."""
 
-    nats_servers: tuple[str, ...] = words(
+    nats_servers: tuple[str, ...] = addresses(
         ("nats://127.0.0.1:4222",), "NATS servers to use: nats://, or tls:// for nothing without TLS."
     )
     nats_dont_randomize_servers: bool = switch(False, "Try the servers in the order in which they are written.")
@@ -234,10 +236,12 @@ class EmbeddedNatsSettings:
     """A nats-server that this server starts, watches and ends."""
 
     embed_nats: bool = switch(False, "Start a nats-server beside this server and use it.")
-    enats_addr: str = text("nats://127.0.0.1:4222", "Where it listens for clients; port 0 takes a free one.")
-    enats_cluster: str = text("", "Where it listens for other nats-servers of its cluster, as nats://host:port.")
+    enats_addr: str = address(
+        "nats://127.0.0.1:4222", "Where it listens for clients, as nats://[credentials@]host:port; port 0 takes a free one."
+    )
+    enats_cluster: str = address("", "Where it listens for other nats-servers of its cluster, as nats://host:port.")
     enats_cluster_name: str = text("ropewalk-cluster", "Name of its cluster.")
-    enats_cluster_routes: tuple[str, ...] = words((), "Other nats-servers of its cluster, as nats://host:port.")
+    enats_cluster_routes: tuple[str, ...] = addresses((), "Other nats-servers of its cluster, as nats://host:port.")
     enats_store_dir: str = text(
         "", "Directory of what it keeps; empty: beside the journal of --data_dir, or a temporary one that goes with it."
     )

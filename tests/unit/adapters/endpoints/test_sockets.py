@@ -61,6 +61,17 @@ def test_name_that_another_process_has_bound_does_not_keep_a_port_from_being_res
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes share one socket")
+def test_port_stays_reserved_however_often_it_is_asked_for() -> None:
+    port = free_port()
+    [kept] = reserved_sockets("127.0.0.1", port)
+    for _ in range(200):  # more than wait in the queue of a socket
+        with pytest.raises(UserMistake, match="another server with workers"):
+            reserved_sockets("127.0.0.1", port)
+        kept.drain_claim()
+    kept.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes share one socket")
 def test_port_claimed_by_another_user_can_be_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux keeps other users from sharing the port itself."""
     port = free_port()

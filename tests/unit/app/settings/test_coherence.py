@@ -53,7 +53,7 @@ def test_valid_settings_can_start(subtests: pytest.Subtests) -> None:
 
 def test_invalid_settings_are_rejected_with_a_hint(subtests: pytest.Subtests) -> None:
     cases: list[tuple[list[str], str]] = [
-        ([], "--secret SECRET"),
+        ([], "ROPEWALK_SECRET=SECRET"),
         ([*RING, "--ring_node", "d"], "--ring_node is d, and --ring has no such node, only a, b"),
         ([*RING, "--node_id", "d"], "--node_id is d"),
         (RING, "Set --ring_node to one of: a, b"),

@@ -44,6 +44,38 @@ def test_password_inside_a_url_is_hidden(tmp_path: Path, subtests: pytest.Subtes
             assert '\n# rpc_host = "http://(set)@app.test/rpc"' in as_toml(settings)  # commented out: it would not work
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("redis_url", "redis://me:hush@a", "redis://(set)@a"),
+        ("redis_url", "redis://me:hu sh@a", "redis://(set)@a"),
+        ("redis_url", "me:hush@a", "(set)@a"),
+        ("redis_url", "redis://a?db=1&password=hush@x&timeout=2", "redis://a?db=1&password=(set)&timeout=2"),
+        ("redis_sentinels", "a:1,me:hush@b:2", "(set)@b:2"),
+        ("redis_sentinels", ":hush@a:1,me:hush@b:2,c:3", "(set)@b:2,c:3"),
+        ("nats_servers", "me:hush@a,nats://b", "(set)@a,nats://b"),
+        ("nats_servers", "tls://hush@a", "tls://(set)@a"),
+        ("enats_addr", "hush@127.0.0.1:0", "(set)@127.0.0.1:0"),
+        ("enats_cluster", "me:hush@127.0.0.1", "(set)@127.0.0.1"),
+        ("enats_cluster_routes", "nats://me:hush@a,me:hush@b", "nats://(set)@b"),
+        ("rpc_host", "me:hush@a:50051", "(set)@a:50051"),
+    ],
+)
+def test_password_in_an_address_is_hidden(name: str, value: str, shown: str, tmp_path: Path) -> None:
+    settings = load([f"--{name}={value}"], {}, tmp_path)
+    [row] = [row.split() for row in as_table(settings).splitlines() if f".{name} " in row]
+    assert row[1] == shown
+    assert "hush" not in as_toml(settings) + repr(settings)
+
+
+def test_address_without_credentials_is_shown(tmp_path: Path) -> None:
+    settings = load(["--redis_sentinels=a:1,b:2", "--data_dir=/srv/me@host"], {}, tmp_path)
+    table = as_table(settings)
+    assert "a:1,b:2" in table
+    assert "/srv/me@host" in table
+    assert '\nredis_sentinels = ["a:1", "b:2"]' in as_toml(settings)
+
+
 def test_toml_round_trip_keeps_all_settings_but_secrets(tmp_path: Path) -> None:
     (tmp_path / "first.toml").write_text('[[streams]]\npattern = "a \\"b\\" *"\nhistory_ttl = "90s"\nslow_consumer = "drop"\n')
     flags = ["--config_path=first.toml", "--jwt_param", "007", "--path", "/a,/b", "--history_ttl", "1500ms", "--public"]

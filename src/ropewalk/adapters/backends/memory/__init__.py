@@ -1,8 +1,10 @@
 """The memory backend: streams, sessions and presence of one process. With a journal they survive a restart.
 
-Invariant: no method suspends except an append that waits for the journal. So each call is one step of the event loop.
+Invariant: no method suspends except an append that waits for the journal, and a sweep between its slices. So every other call
+is one step of the event loop.
 """
 
+import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 
@@ -123,9 +125,17 @@ class MemoryBackend:
 
     async def sweep(self) -> None:
         now = self._clock()
-        self._table.sweep(now)
-        self._registrations.uids.expire(now, SWEPT_AT_ONCE)
-        self.sessions.sweep()
+        while self._sweep_slice(now):  # noqa: ASYNC110 - it lets others go first, and waits for nothing
+            await asyncio.sleep(0)
+
+    def _sweep_slice(self, now: float) -> bool:
+        """Returns whether there is more to do."""
+        more = [
+            self._table.sweep(now),
+            self._registrations.uids.expire(now, SWEPT_AT_ONCE),
+            self.sessions.sweep(now, SWEPT_AT_ONCE),
+        ]
+        return any(more)
 
     def rules_changed(self) -> None:
         self._table.rules_changed()

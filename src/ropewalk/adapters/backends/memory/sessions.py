@@ -18,9 +18,6 @@ from ropewalk.ports import Clock
 
 logger = logging.getLogger("ropewalk.session")
 
-SWEPT_AT_ONCE = 2000
-"""Sessions that one sweep may look at."""
-
 OVERHEAD = 512
 """Bytes that a kept session takes besides its snapshot, roughly: keys, deadline, places in the maps."""
 
@@ -105,9 +102,11 @@ class MemorySessions:
         """One that nobody can resume, to be given out as expired."""
         self._put_over(sid, _encode(snapshot))
 
-    def sweep(self) -> None:
-        for sid in self._deadlines.due(self._clock(), SWEPT_AT_ONCE):
+    def sweep(self, now: float, most: int) -> bool:
+        """At most `most` of those that have expired. Returns whether there are more."""
+        for sid in self._deadlines.due(now, most):
             self._give_up(sid)
+        return self._deadlines.is_due(now)
 
     def _give_up(self, sid: str) -> None:
         kept = self._remove(sid)

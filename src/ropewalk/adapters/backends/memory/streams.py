@@ -17,8 +17,8 @@ from ropewalk.model.messages import Position, Publication, Receipt, Registered
 from ropewalk.model.shards import StreamContent
 from ropewalk.ports import Clock
 
-SWEPT_AT_ONCE = 2000
-"""Streams that one sweep may look at: some milliseconds of work."""
+SWEPT_AT_ONCE = 250
+"""Streams that a sweep may look at in one turn of the event loop: some milliseconds of work, with the history of each."""
 
 
 class Commit(Protocol):
@@ -46,7 +46,7 @@ class StreamTable:
         self.logs: dict[str, StreamLog] = {}
         self.names = OrderedNames()
         self.kept = HistoryTotals()
-        self._outdated: list[str] = []  # streams that have not been told of new rules yet
+        self._outdated: list[str] = []  # streams to which new rules are not applied yet
         self.since = 0.0  # no stream is idle for longer than this: before, nobody could publish
 
     def append(self, publication: Publication, now: float) -> Registered:
@@ -117,18 +117,20 @@ class StreamTable:
         self._schedule(log)
 
     def rules_changed(self) -> None:
-        """The rulebook says something else now. Streams are told by the next sweeps, so that many of them stall nobody."""
+        """The rulebook says something else now. The next sweep applies it to the streams, so that many of them stall nobody."""
         self._outdated = list(self.logs)
 
     def _apply_rules(self, now: float) -> None:
-        told, self._outdated = self._outdated[-SWEPT_AT_ONCE:], self._outdated[:-SWEPT_AT_ONCE]
+        told = self._outdated[-SWEPT_AT_ONCE:]
+        del self._outdated[-SWEPT_AT_ONCE:]
         for stream in told:
             if (log := self.logs.get(stream)) is not None:
                 log.obey(self._rulebook.of(stream))
                 log.trim(now)
                 self._schedule(log)
 
-    def sweep(self, now: float) -> None:
+    def sweep(self, now: float) -> bool:
+        """A slice of what is due. Returns whether there is more."""
         if self._outdated:
             self._apply_rules(now)
         for stream in self._deadlines.due(now, SWEPT_AT_ONCE):
@@ -138,6 +140,7 @@ class StreamTable:
                 self._forget(log)
             else:
                 self._schedule(log)
+        return bool(self._outdated) or self._deadlines.is_due(now)
 
     def _open(self, stream: str, epoch: str) -> StreamLog:
         log = self.logs[stream] = StreamLog(stream, epoch, self._rulebook.of(stream), self.kept)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from nats.aio.msg import Msg
 
-from ropewalk.adapters.backends.nats import census
+from ropewalk.adapters.backends.nats import census, jets
 from ropewalk.adapters.backends.nats.appends import PATIENCE, Appends, Lane
 from ropewalk.adapters.backends.nats.feed import NatsFeed
 from ropewalk.adapters.backends.nats.leases import NatsLeases
@@ -156,16 +156,42 @@ class NatsBackend:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen(self) -> None:
-        """To elections of leaders, and to what other nodes want to know."""
+        """To elections of leaders and deletions of streams, and to what other nodes want to know."""
         ours = f".{self._prefix.upper()}_"
 
         async def elected(message: Msg) -> None:
             if ours in message.subject:
                 self._doubt()
 
+        async def deleted(message: Msg) -> None:
+            if ours in message.subject:
+                self._table.doubt()
+                self._spawn(self._restore_deleted())
+
         await self.link.subscribe("$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.*", elected)
+        await self.link.subscribe("$JS.EVENT.ADVISORY.STREAM.DELETED.*", deleted)
         for shard in self._shards:
             await self._witnesses.answer(shard)
+
+    async def _restore_deleted(self) -> None:
+        """Make JetStream streams again that someone has deleted. The node is unhealthy until then."""
+        try:
+            found = await asyncio.gather(*(jets.info(self.link, shard.jet) for shard in self._shards))
+        except Unavailable:
+            return  # the next sweep looks again
+        missing = [shard.jet for shard, info in zip(self._shards, found, strict=True) if info is None]
+        if not missing or self._reason:
+            return
+        self._reason = f"JetStream has lost {' '.join(missing)}"
+        logger.error("JetStream streams were deleted; making them again", extra={"jetstreams": " ".join(missing)})
+        self._doubt()
+        while self._reason:
+            try:
+                await asyncio.gather(*(shard.verify() for shard in self._shards))
+                self._reason = ""
+            except Unavailable as error:
+                self._reason = str(error)
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def stop(self) -> None:
         await asyncio.gather(*(lane.settle() for lane in self._lanes))
@@ -192,6 +218,7 @@ class NatsBackend:
         now = asyncio.get_running_loop().time()
         if now - self._counted >= self._count_seconds and self._shards:
             self._counted = now
+            await self._restore_deleted()
             self._counts = await census.count(self.streams, self._shards, self._clock, self._dedup_limit)
 
     def rules_changed(self) -> None:

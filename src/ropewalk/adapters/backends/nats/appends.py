@@ -94,13 +94,32 @@ class Lane:
                 self._uids.clear()
                 while len(self._producers) > REMEMBERED_PRODUCERS:
                     self._producers.popitem(last=False)
-                try:
-                    await self._commit(group)
-                except Exception as error:  # the task goes on for those who come after; each of these gets the reason
-                    for append in group:
-                        append.fail(error)
+                began = asyncio.get_running_loop().time()
+                await self._commit_or_fail(group)
+                if asyncio.get_running_loop().time() - began >= self._patience:
+                    self._fail_waiting(group)
         finally:
             self._writing = None
+
+    async def _commit_or_fail(self, group: list[PendingAppend]) -> None:
+        """The task goes on for those who come after; each of these gets the reason."""
+        seconds = self._patience + self.shard.link.timeout  # the last attempt may begin when the patience ends
+        try:
+            async with asyncio.timeout(seconds):
+                await self._commit(group)
+        except TimeoutError:
+            for append in group:
+                append.fail(Unanswered(f"NATS gave no answer within {seconds:g} s"))
+        except Exception as error:
+            for append in group:
+                append.fail(error)
+
+    def _fail_waiting(self, group: Iterable[PendingAppend]) -> None:
+        """If NATS could not register a group for all that time: those who came meanwhile have waited long enough too."""
+        if any(append.unavailable for append in group):
+            waiting, self._waiting, self._count = self._waiting, [], 0
+            for append in waiting:
+                append.fail(Unavailable("NATS does not answer"))
 
     def _next_group(self) -> list[PendingAppend]:
         count = size = taken = 0

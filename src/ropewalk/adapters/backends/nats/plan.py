@@ -14,7 +14,7 @@ from msgspec import Struct
 from ropewalk.adapters.backends.nats import runs
 from ropewalk.adapters.backends.nats.jets import JetWrite
 from ropewalk.adapters.backends.nats.shard import NO_TIP, JetShard, StreamEnd
-from ropewalk.model.errors import PartitionChanged
+from ropewalk.model.errors import PartitionChanged, Unavailable
 from ropewalk.model.messages import Position, Publication, Receipt
 
 POSITIONS = 64
@@ -81,6 +81,12 @@ class PendingAppend:
     def fail(self, error: Exception) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
+
+    @property
+    def unavailable(self) -> bool:
+        """Whether it has failed because NATS could not register it."""
+        answer = self.answer
+        return answer.done() and not answer.cancelled() and isinstance(answer.exception(), Unavailable)
 
 
 class _Draft:

@@ -39,6 +39,15 @@ class RedisUpkeep:
         self.gauges = {name: sum(count[place] for count in counts) for place, name in enumerate(COUNTED)}
 
     async def _sweep(self, shard: Shard) -> list[int]:
+        key = shard.key
+        while await self._sweep_streams(shard) == SWEPT_AT_ONCE:
+            pass  # each call lets others of this process, and of Redis, go first
+        await shard.ask("leases", lease_keys(shard), "sweep", SWEPT_AT_ONCE, *self._bounds)
+        counts = await shard.ask("counts", [key("x"), key("u"), key("pi"), key("sd")])
+        return [int(count) for count in counts]
+
+    async def _sweep_streams(self, shard: Shard) -> int:
+        """Trims or forgets the next streams that are due. Returns their number."""
         key, keeping = shard.key, self._keeping
         due = await shard.ask("due", [key("d"), key("u"), key("uo")], SWEPT_AT_ONCE, keeping.dedup_limit)
         if due:
@@ -47,6 +56,4 @@ class RedisUpkeep:
             for stream in streams:
                 keys += (key(f"m:{stream}"), key(f"h:{stream}"))
             await shard.ask("sweep", keys, encode([(stream, *keeping.of(stream)) for stream in streams]))
-        await shard.ask("leases", lease_keys(shard), "sweep", SWEPT_AT_ONCE, *self._bounds)
-        counts = await shard.ask("counts", [key("x"), key("u"), key("pi"), key("sd")])
-        return [int(count) for count in counts]
+        return len(due)

@@ -29,7 +29,7 @@ REMEMBERED = 60.0
 OVERHEAD = 512
 """Bytes that a session takes besides its snapshot, roughly: keys, deadline, places in the maps."""
 
-SWEPT_AT_ONCE = 2000
+SWEPT_AT_ONCE = 250
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(SessionSnapshot).decode
@@ -256,14 +256,15 @@ class SharedSessions:
         for sid in list(itertools.islice(self._away, limit)):
             self._end(sid)
 
-    def sweep(self) -> None:
-        now = self._clock()
+    def sweep(self, now: float) -> bool:
+        """A slice of what has expired. Returns whether there is more."""
         for sid in self._deadlines.due(now, SWEPT_AT_ONCE):
             self._end(sid)
         for sid in self._gone.due(now, SWEPT_AT_ONCE):
             del self._gone_by[sid]
         for ids in self._revocations.due(now, SWEPT_AT_ONCE):
             del self._revoked[ids]
+        return any(each.is_due(now) for each in (self._deadlines, self._gone, self._revocations))
 
     # --- of a store that takes its place -------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ Invariant: every call is one step, except for an append that waits for the journ
 order, and each of them sees it.
 """
 
+import asyncio
 import sys
 from collections.abc import Collection, Sequence
 from typing import Protocol, cast
@@ -105,7 +106,8 @@ class SharedStore:
                 self.end_lease(node)
         if self.doubts is not None:
             self.doubts.settle()
-        self.sessions.sweep()
+        while self.sessions.sweep(now):  # noqa: ASYNC110 - it lets others go first, and waits for nothing
+            await asyncio.sleep(0)
         await self.memory.sweep()
 
     def gauges(self) -> dict[str, float]:

@@ -92,7 +92,7 @@ class ArrowJournal:
     def open(self, horizon: float) -> Recovered:
         """Take the journal over, cut what does not count, and give back the `horizon` seconds before its newest row. Blocks."""
         try:
-            self._site.directory.mkdir(parents=True, exist_ok=True)
+            self._site.directory.mkdir(0o700, parents=True, exist_ok=True)
             self._disk.sync_file(self._site.directory.parent)
             self._lock = lock(self._site.directory / "lock")
             return self._open(horizon)

@@ -37,7 +37,7 @@ class Consumers:
 
     def load(self) -> None:
         """Raises OSError."""
-        self._directory.mkdir(exist_ok=True)
+        self._directory.mkdir(0o700, exist_ok=True)
         self._disk.sync_file(self._directory.parent)
         paths = sorted(self._directory.glob("*.json"))
         found = {path: load_consumer(path) for path in paths}

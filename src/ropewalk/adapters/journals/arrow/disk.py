@@ -11,11 +11,12 @@ from zlib import crc32
 from ropewalk.model.errors import UserMistake
 
 NEW = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+PRIVATE = 0o600
 
 
 class Disk:
     def open(self, path: Path) -> int:
-        return os.open(path, NEW, 0o640)
+        return os.open(path, NEW, PRIVATE)
 
     def write(self, fd: int, data: bytes, at: int) -> None:
         """All of it, or OSError; then some of it may be there."""
@@ -57,7 +58,7 @@ class Disk:
 
 def lock(path: Path) -> int:
     """Hold it as long as the process lives or until the descriptor is closed."""
-    fd = os.open(path, NEW, 0o640)
+    fd = os.open(path, NEW, PRIVATE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -102,7 +102,7 @@ def _shards(site: Site, manifest: Manifest | None) -> int:
     """A journal keeps its number of shards for ever: positions and readers go by it."""
     shards = manifest.shards if manifest else site.shards
     for shard in range(shards):
-        (site.directory / f"shard={shard:02}").mkdir(exist_ok=True)
+        (site.directory / f"shard={shard:02}").mkdir(0o700, exist_ok=True)
     return shards
 
 

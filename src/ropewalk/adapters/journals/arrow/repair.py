@@ -161,7 +161,7 @@ def _row_at(generation: InspectedGeneration, position: int) -> dict[str, object]
 def _replace(generation: InspectedGeneration, segment: Segment, runs: dict[Hole, list[Any]], disk: Disk) -> list[str]:
     """Answers the name under which the old file is kept, if there was one."""
     path = segment.path
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(0o700, exist_ok=True)
     fresh = path.with_suffix(".repaired")
     disk.replace(fresh, b"".join(_pieces(generation, segment, runs)))
     filled = sum(run.num_rows for of_hole in runs.values() for run in of_hole)

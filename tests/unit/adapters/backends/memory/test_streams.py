@@ -1,5 +1,6 @@
 """Streams in memory: when idle ones are removed, and how changed rules take effect."""
 
+import asyncio
 from math import inf
 
 from ropewalk.adapters.backends.memory import MemoryBackend
@@ -47,15 +48,35 @@ async def test_stream_with_infinite_idle_factor_is_never_removed() -> None:
     assert await backend.streams.tip("a") == Position(first.epoch, 1)
 
 
-async def test_one_sweep_handles_a_bounded_number_of_streams() -> None:
+async def left_after_each_turn(backend: MemoryBackend, gauge: str) -> list[float]:
+    """What one sweep leaves after each turn of the event loop."""
+    sweeping = asyncio.ensure_future(backend.sweep())
+    left = [backend.gauges()[gauge]]
+    while not sweeping.done():
+        await asyncio.sleep(0)
+        if backend.gauges()[gauge] != left[-1]:
+            left.append(backend.gauges()[gauge])
+    return left
+
+
+async def test_one_sweep_removes_all_streams_that_are_due_in_slices() -> None:
     clock = ManualClock()
     backend = make_backend(clock)
-    await backend.streams.append([Publication(f"stream/{number}", b"1") for number in range(SWEPT_AT_ONCE + 10)])
+    count = 3 * SWEPT_AT_ONCE + 10
+    await backend.streams.append([Publication(f"stream/{number}", b"1") for number in range(count)])
+    slices = [count, count - SWEPT_AT_ONCE, count - 2 * SWEPT_AT_ONCE, 10, 0]
     clock.advance(100)
-    await backend.sweep()
-    assert backend.gauges()["history_messages"] == 10
-    await backend.sweep()
-    assert backend.gauges()["history_messages"] == 0
+    assert await left_after_each_turn(backend, "history_messages") == slices
+    clock.advance(900)
+    assert await left_after_each_turn(backend, "streams") == slices
+
+
+async def test_one_sweep_removes_all_uids_that_are_due_in_slices() -> None:
+    clock = ManualClock()
+    backend = make_backend(clock)
+    await backend.streams.append([Publication("a", b"1", uid=str(number)) for number in range(2 * SWEPT_AT_ONCE)])
+    clock.advance(20)
+    assert await left_after_each_turn(backend, "dedup_keys") == [2 * SWEPT_AT_ONCE, SWEPT_AT_ONCE, 0]
 
 
 async def test_changed_rules_reach_every_stream_and_keep_positions() -> None:
@@ -67,10 +88,7 @@ async def test_changed_rules_reach_every_stream_and_keep_positions() -> None:
         await backend.streams.append([Publication(name, b"1") for name in names])
     rulebook.replace(StreamRules(history_limit=1, history_ttl=100.0))
     backend.rules_changed()
-    await backend.sweep()
-    assert backend.gauges()["history_messages"] == SWEPT_AT_ONCE + 3
-    await backend.sweep()
-    assert backend.gauges()["history_messages"] == len(names)
+    assert await left_after_each_turn(backend, "history_messages") == [3 * len(names), SWEPT_AT_ONCE + 3, len(names)]
     [registered] = await backend.streams.append([Publication(names[0], b"1")])
     assert registered.offset == 4
 
