@@ -197,6 +197,8 @@ def _limits(settings: Settings) -> Limits:
         tcp_command_rate=settings.limits.tcp_command_rate,
         command_burst=settings.limits.command_burst,
         command_backlog=settings.limits.command_backlog,
+        max_whisper=settings.limits.max_whisper_size,
+        whisper_rate=settings.limits.whisper_rate,
         sessions_ttl=settings.broker.sessions_ttl,
         presence_ttl=settings.broker.presence_ttl,
         resume_timeout=settings.broker.resume_patience,

@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from ropewalk.core.lifecycle import LifecycleEvent, SessionState, advance
+from ropewalk.core.rate import TokenBucket
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine import trace
@@ -112,6 +113,7 @@ class Session:
         "_host",
         "_quiet",
         "_rate",
+        "_whispers",
         "_working",
         "app",
         "beat",
@@ -171,6 +173,7 @@ class Session:
         self._handling = 0
         self._quiet: asyncio.Future[None] | None = None
         self._rate: CommandRate | None = None  # from the first command on
+        self._whispers: TokenBucket | None = None  # from the first whisper on
         self._expiry: asyncio.TimerHandle | None = None
 
     @property
@@ -332,6 +335,15 @@ class Session:
         """A command was answered with so many bytes."""
         if self._rate is not None:
             self._rate.charge(answered)
+
+    def may_whisper(self, size: int) -> bool:
+        """Whether a whisper of so many bytes is within the rate, which it then counts against."""
+        limits = self._host.limits
+        if limits.whisper_rate <= 0:
+            return True
+        if self._whispers is None:
+            self._whispers = TokenBucket(limits.whisper_rate, max(limits.whisper_rate, limits.max_whisper))
+        return self._whispers.allow(asyncio.get_running_loop().time(), size)
 
     # --- the link's owner ---------------------------------------------------------------------------------------------
 

@@ -82,5 +82,11 @@ class Refusal(StrEnum):
     UNUSABLE_COMMAND = "unusable_command"
     """A command of a client that is unknown, or lacks what it needs."""
 
+    WHISPER_RATE = "whisper_rate"
+    """A whisper beyond `--whisper_rate`."""
+
+    WHISPER_SIZE = "whisper_size"
+    """A whisper larger than `--max_whisper_size`."""
+
     WRITE_TIMEOUT = "write_timeout"
     """A connection that took nothing of what waited for it for `--ws_write_timeout`."""

@@ -371,6 +371,10 @@ class LimitSettings:
         "How long commands beyond the rate may keep a connection waiting before it is closed.",
         positive=True,
     )
+    max_whisper_size: int = size(_SESSION.max_whisper, "Bytes of one whisper; a larger one is dropped.", positive=True)
+    whisper_rate: int = size(
+        int(_SESSION.whisper_rate), "Bytes of whispers a second that one session may send; more are dropped. 0 sets no limit."
+    )
     max_stream_name: int = size(_SESSION.max_stream_name, "Bytes of a stream's name.", positive=True)
     max_member_info: int = size(_SESSION.max_member_info, "Bytes of what a member says of itself.", positive=True)
 
