@@ -178,6 +178,42 @@ async def test_slow_client_of_a_dropping_stream_gets_the_newest_messages_and_a_g
     await metrics_when(small_outbox, lambda now: now["outbox_drops_total"] > before and now["gaps_total{dropped}"] > 0)
 
 
+async def test_whispers_never_disconnect_a_slow_client() -> None:
+    flags = ("--ws_max_pending_size", "300000", "--whisper_rate", "0", "--max_whisper_size", "64KiB", "--ping_interval", "0")
+    with running_server("--public", *flags) as server:
+        async with (
+            cable(server, receive_buffer=65536) as slow,
+            cable(server) as neighbour,
+            cable(server) as whisperer,
+        ):
+            for client in (slow, neighbour, whisperer):
+                await client.subscribe("hall")
+            for number in range(1, PLENTY + 1):
+                await whisperer.send(command="whisper", identifier=identifier("hall"), data=[number, LARGE])
+                assert await neighbour.messages(1) == [[number, LARGE]]
+            await publish(server, "hall", "kept")
+            found = await metrics_when(server, lambda now: now["outbox_drops_total"] > 0)
+            assert found["slow_disconnects_total"] == 0
+            kept = await slow.until("message", lambda frame: frame.get("offset") == 1)
+            assert kept["message"] == "kept"
+            assert "reject_history" not in map(kind, slow.received)
+            await slow.quiet()
+
+
+async def test_whispers_beyond_the_size_and_the_rate_reach_nobody(server_with: ServerWith) -> None:
+    server = server_with("--public", "--max_whisper_size", "1000", "--whisper_rate", "1000")
+    async with cable(server) as whisperer, cable(server) as listener:
+        for client in (whisperer, listener):
+            await client.subscribe("hall/limits")
+        for size in (2000, 900, 900):
+            await whisperer.send(command="whisper", identifier=identifier("hall/limits"), data="x" * size)
+        await whisperer.quiet()
+        await publish(server, "hall/limits", "end")
+        assert await listener.messages(2) == ["x" * 900, "end"]
+        counted = await metrics(server)
+        assert (counted["refusals_total{whisper_size}"], counted["refusals_total{whisper_rate}"]) == (1, 1)
+
+
 async def _flood(server: RunningServer, stream: str) -> None:
     """Publish more than fits into the outbox of a client that does not read; a neighbour reads."""
     async with cable(server) as neighbour:

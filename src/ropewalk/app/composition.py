@@ -190,6 +190,9 @@ def _limits(settings: Settings) -> Limits:
     return Limits(
         max_pending=settings.websocket.ws_max_pending_size,
         write_timeout=settings.websocket.ws_write_timeout,
+        max_conn_per_user=settings.limits.max_conn_per_user,
+        max_conn_per_address=settings.limits.max_conn_per_address,
+        conn_rate_per_address=settings.limits.conn_rate_per_address,
         max_subscriptions=settings.limits.max_subscriptions,
         tcp_max_subscriptions=settings.limits.tcp_max_subscriptions,
         max_member_info=settings.limits.max_member_info,

@@ -129,7 +129,10 @@ class Server:
         if to_store is None:
             return self._parts.inspector
         number = str(self._role.number)
-        return NodeWideInspector(number, self._run, self._parts.inspector, to_store.exchange, admission, process_figures)
+        parts = self._parts
+        return NodeWideInspector(
+            number, self._run, parts.inspector, to_store.exchange, admission, parts.node.quotas, process_figures
+        )
 
     def _listen(self) -> list[Listening]:
         server, role = self._settings.server, self._role

@@ -16,6 +16,9 @@ class TokenBucket:
         """Take tokens that are not there yet: nothing is allowed until they have come."""
         self._tokens -= tokens
 
+    def is_full(self, now: float) -> bool:
+        return self._tokens + (now - self._at) * self._rate >= self._burst
+
     def allow(self, now: float, tokens: float = 1) -> bool:
         """Take so many tokens if they are there. A clock that steps back gives none and takes none."""
         if now > self._at:

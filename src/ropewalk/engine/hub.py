@@ -331,9 +331,7 @@ class Hub:
         send = self._send_apart if group.slow else self._send
         send(group, writers, [message])
 
-    def _send_apart(
-        self, group: Group, writers: Collection[tuple[Listener, Write]], messages: Sequence[Deliverable]
-    ) -> None:
+    def _send_apart(self, group: Group, writers: Collection[tuple[Listener, Write]], messages: Sequence[Deliverable]) -> None:
         """Write messages that may be dropped apart from the others."""
         for expendable, some in groupby(messages, attrgetter("expendable")):
             group.expendable = expendable

@@ -11,6 +11,9 @@ class Limits(Struct, frozen=True):
 
     max_pending: int = 1024 * 1024
     write_timeout: float = 30.0
+    max_conn_per_user: int = 4096
+    max_conn_per_address: int = 16384
+    conn_rate_per_address: float = 500.0
     max_subscriptions: int = 256
     tcp_max_subscriptions: int = 16384
     max_member_info: int = 4096

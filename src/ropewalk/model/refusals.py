@@ -6,6 +6,12 @@ from enum import StrEnum
 class Refusal(StrEnum):
     """In alphabetical order. docs/reference/metrics.md explains each to operators."""
 
+    ADDRESS_CONNECTIONS = "address_connections"
+    """A connection beyond `--max_conn_per_address`."""
+
+    ADDRESS_RATE = "address_rate"
+    """A connection beyond `--conn_rate_per_address`."""
+
     APP_QUEUE = "app_queue"
     """A call to the application that was not made: too many waited, or it waited for longer than `--app_wait_timeout`."""
 
@@ -81,6 +87,9 @@ class Refusal(StrEnum):
 
     UNUSABLE_COMMAND = "unusable_command"
     """A command of a client that is unknown, or lacks what it needs."""
+
+    USER_CONNECTIONS = "user_connections"
+    """A connection beyond `--max_conn_per_user`."""
 
     WHISPER_RATE = "whisper_rate"
     """A whisper beyond `--whisper_rate`."""

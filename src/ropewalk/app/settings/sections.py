@@ -330,6 +330,17 @@ class LimitSettings:
 
     max_conn: int = count(65536, "Clients at once, over WebSocket, SSE and TCP; 0 sets no limit.")
     max_http_conn: int = count(4096, "Other HTTP connections at once: publishers, API, health, metrics; 0 sets no limit.")
+    max_conn_per_user: int = count(
+        _SESSION.max_conn_per_user, "Clients at once with the same connection identifiers; 0 sets no limit."
+    )
+    max_conn_per_address: int = count(
+        _SESSION.max_conn_per_address,
+        "Clients at once from one address, for IPv6 from one /64; not from this machine. 0 sets no limit.",
+    )
+    conn_rate_per_address: int = count(
+        int(_SESSION.conn_rate_per_address),
+        "Clients a second from one address, and at once as many as in 10 seconds; not from this machine. 0 sets no limit.",
+    )
     http_keepalive_timeout: float = duration(
         75.0, "How long an HTTP connection may stay open between two requests.", positive=True
     )
