@@ -283,6 +283,12 @@ class Session:
     def settled(self) -> Awaitable[None] | None:
         return None if self.inbox is None else self.inbox.settled()
 
+    def unfinished(self) -> None:
+        if not self._ended():
+            self._host.stats.refusals[Refusal.MESSAGE_TIMEOUT] += 1
+            logger.debug("message not finished in time", extra={"session": self.tag})
+            self.end(closings.UNFINISHED_MESSAGE)
+
     async def submit(self, command: Command) -> bool:
         if trace.tracing():
             trace.submitted(self.sid, command)

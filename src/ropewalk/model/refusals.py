@@ -63,6 +63,9 @@ class Refusal(StrEnum):
     MESSAGE_TOO_BIG = "message_too_big"
     """A WebSocket message beyond `--max_message_size`, or a TCP frame beyond its limit."""
 
+    MESSAGE_TIMEOUT = "message_timeout"
+    """A WebSocket message or TCP frame that was begun and not finished in time."""
+
     NESTING = "nesting"
     """JSON that is nested too deeply."""
 
