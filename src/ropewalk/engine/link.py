@@ -113,6 +113,11 @@ class Link:
             self._direct = None
             self._place_writers()
 
+    @property
+    def prefixes(self) -> int:
+        """Its groups that are of no stream."""
+        return sum(group.left is not None for group in self._groups)
+
     def detach(self, group: Group) -> None:
         self._groups.remove(group)
 
