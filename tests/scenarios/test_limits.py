@@ -22,7 +22,7 @@ PLENTY = 400  # large messages: more than the kernel's buffers of a loopback con
 
 async def test_identifier_that_is_too_long_is_refused_by_every_endpoint(server_with: ServerWith) -> None:
     server = server_with("--public", "--sse")
-    padded = json.dumps({"channel": "$pubsub", "stream_name": "s", "padding": "x" * 3000})
+    padded = json.dumps({"channel": "$pubsub", "stream_name": "s", "padding": "x" * 6000})
     before = (await metrics(server))["refusals_total{identifier}"]
     async with cable(server) as client, aiohttp.ClientSession() as http:
         await client.send(command="subscribe", identifier=padded)

@@ -5,9 +5,17 @@ A default that is also the default of a setting is written here, and the setting
 
 from msgspec import Struct
 
+NAME_TEXT_GROWTH = 8
+"""How many times its size a stream's name may take in an identifier: control characters are escaped there, and a signed name
+is base64 of that."""
+
+AROUND_NAMES = 256
+"""Bytes of an identifier beside the stream's name: the channel's name and the signature."""
+
 
 class Limits(Struct, frozen=True):
-    """Of a session. `tcp_…`: of one over TCP, where clients are programs that may have many streams."""
+    """Of a session. Any name that `max_stream_name` allows fits into an identifier. `tcp_…`: of one over TCP, where clients are
+    programs that may have many streams."""
 
     max_pending: int = 1024 * 1024
     write_timeout: float = 30.0
@@ -32,7 +40,7 @@ class Limits(Struct, frozen=True):
     ping_units: int = 1  # of a ping's timestamp, per second
     pong_timeout: float = 0.0
     max_stream_name: int = 512
-    max_identifier: int = 2048
+    max_identifier: int = 5 * 1024
     max_payload: int = 1024 * 1024
     disconnect_mode: str = "auto"
     disconnect_rate: float = 100.0

@@ -88,6 +88,7 @@ def test_doubtful_combination_is_reported_once(subtests: pytest.Subtests) -> Non
             ["--embed_nats", "--enats_addr=nats://127.0.0.1:4300"],
             "--embed_nats, --enats_addr: nothing uses them",
         ),
+        (["--max_stream_name=1000"], "names that may not fit into an identifier of --max_identifier bytes"),
     ]
     for argv, doubt in cases:
         with subtests.test(argv=argv):
@@ -107,6 +108,7 @@ def test_sound_combination_is_not_reported(subtests: pytest.Subtests) -> None:
         ["--broker=redis", "--redis_url=redis://a"],
         ["--broker=nats", "--embed_nats"],
         ["--redis_channel=c", "--nats_channel=c"],
+        ["--max_stream_name=1000", "--max_identifier=10KiB"],
     ]
     for argv in cases:
         with subtests.test(argv=argv):

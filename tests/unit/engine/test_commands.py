@@ -201,7 +201,7 @@ async def test_application_is_not_called_for_a_long_identifier() -> None:
     script = Script()
     async with Workbench(Limits(ping_interval=0), authenticators=(), application=script) as bench:
         client = await bench.connect()
-        await client.send(command="subscribe", identifier=json.dumps({"channel": "Chat", "padding": "x" * 2048}))
+        await client.send(command="subscribe", identifier=json.dumps({"channel": "Chat", "padding": "x" * 5120}))
         assert client.seen() == ["welcome", "reject_subscription"]
         assert script.calls == []
 

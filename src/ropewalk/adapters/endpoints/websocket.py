@@ -120,8 +120,8 @@ class BoundedProtocol(WSProtocol):  # type: ignore[misc]  # unknown to the stubs
 
 
 class WebSocketConnection(WSListener):
-    """A `Connection`. `write` is the transport's own method, so that a delivery costs one call. `begun`: a message of the client
-    is not all there, and must be in time."""
+    """A `Connection`. `write` is the transport's own method, so that a delivery costs one call. `begun`: a message of the
+    client is not all there, and must be in time."""
 
     __slots__ = (
         "_closing",

@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 from ropewalk.app.settings.sections import Settings
 from ropewalk.model.errors import UserMistake
+from ropewalk.model.limits import AROUND_NAMES, NAME_TEXT_GROWTH
 
 FAN_OUT = frozenset(("redis", "nats"))
 LONGEST_KEY = 200
@@ -130,6 +131,12 @@ def doubts(settings: Settings) -> list[str]:
         found.append(
             "of a cluster of embedded servers each keeps a part of the streams alone, which cannot be used while it is down; "
             "--nats_replicas=3 keeps everything three times"
+        )
+    limits = settings.limits
+    if limits.max_identifier < limits.max_stream_name * NAME_TEXT_GROWTH + AROUND_NAMES:
+        found.append(
+            "--max_stream_name allows names that may not fit into an identifier of --max_identifier bytes: they could be "
+            "published to but not subscribed to"
         )
     return found + _unused(settings)
 

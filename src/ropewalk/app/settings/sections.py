@@ -386,7 +386,11 @@ class LimitSettings:
     whisper_rate: int = size(
         int(_SESSION.whisper_rate), "Bytes of whispers a second that one session may send; more are dropped. 0 sets no limit."
     )
-    max_stream_name: int = size(_SESSION.max_stream_name, "Bytes of a stream's name.", positive=True)
+    max_stream_name: int = size(
+        _SESSION.max_stream_name,
+        "Bytes of a stream's name, to publish, to subscribe and to read alike; --max_identifier should be 8 times as much.",
+        positive=True,
+    )
     max_member_info: int = size(_SESSION.max_member_info, "Bytes of what a member says of itself.", positive=True)
 
 
