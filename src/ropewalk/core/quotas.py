@@ -35,8 +35,8 @@ NOBODY = ("", "{}")
 """Connection identifiers that identify no user."""
 
 
-class Places:
-    """The connections of each key. `limit` 0 sets none. `elsewhere`: those of other processes, by digest of the key."""
+class Tally:
+    """Counts the connections of each key. `limit` 0 sets none. `elsewhere`: those of other processes, by digest of the key."""
 
     def __init__(self, kind: str, limit: int) -> None:
         self._kind = kind
@@ -88,8 +88,8 @@ class ConnectionQuotas:
     """`enter` with an address, then `identify` with the connection's identifiers; `leave` with what was granted."""
 
     def __init__(self, limits: Limits) -> None:
-        self._users = Places("u", limits.max_conn_per_user)
-        self._addresses = Places("a", limits.max_conn_per_address)
+        self._users = Tally("u", limits.max_conn_per_user)
+        self._addresses = Tally("a", limits.max_conn_per_address)
         self._rate = limits.conn_rate_per_address
         self._buckets: dict[str, TokenBucket] = {}
 

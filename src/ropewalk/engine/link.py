@@ -68,6 +68,7 @@ class Link:
         "_outbox",
         "_owner",
         "_paused",
+        "_prefixes",
         "_rules",
         "_stats",
         "_waiting",
@@ -94,6 +95,7 @@ class Link:
         self.limit = limit
         self._owner: LinkOwner = owner
         self._groups: list[Group] = []
+        self._prefixes = 0
         self._outbox: Outbox | None = None
         self._paused = False
         self._waiting: asyncio.Future[None] | None = None
@@ -104,6 +106,7 @@ class Link:
         if self._groups:
             self._write_together()
         self._groups.append(group)
+        self._prefixes += group.left is not None
         group.writers[self] = self._writer(group)
 
     def _write_together(self) -> None:
@@ -115,11 +118,12 @@ class Link:
 
     @property
     def prefixes(self) -> int:
-        """Its groups that are of no stream."""
-        return sum(group.left is not None for group in self._groups)
+        """How many of its groups are of no stream."""
+        return self._prefixes
 
     def detach(self, group: Group) -> None:
         self._groups.remove(group)
+        self._prefixes -= group.left is not None
 
     def missed(self, group: Group, after: Position, upto: Position) -> None:
         self._owner.skipped(group, after, upto)

@@ -60,11 +60,11 @@ class Refusal(StrEnum):
     MEMBER_ID = "member_id"
     """A client that wanted to be present under another id than the one the application gave it."""
 
-    MESSAGE_TOO_BIG = "message_too_big"
-    """A WebSocket message beyond `--max_message_size`, or a TCP frame beyond its limit."""
-
     MESSAGE_TIMEOUT = "message_timeout"
     """A WebSocket message or TCP frame that was begun and not finished in time."""
+
+    MESSAGE_TOO_BIG = "message_too_big"
+    """A WebSocket message beyond `--max_message_size`, or a TCP frame beyond its limit."""
 
     NESTING = "nesting"
     """JSON that is nested too deeply."""
