@@ -1,5 +1,6 @@
 """The outbox against a plain list that is rebuilt at every overflow."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
@@ -56,10 +57,18 @@ class OutboxMachine(RuleBasedStateMachine):
             if size(line) + len(new.frame) > self.limit and older:
                 line = self.without(line, older)
                 cut.append((newest, numbers(older)))
-        if size(line) + len(new.frame) > self.limit:
+        emptied: list[Pending] = []
+        for key in () if new.droppable else self.lanes:
+            newest = self.lane(line, key)[-1]
+            if size(line, emptied) + len(new.frame) > self.limit and newest.frame:
+                emptied.append(newest)
+        if size(line, emptied) + len(new.frame) > self.limit:
             return None
         for pending, before in cut:
             pending.lost = before + pending.lost
+        for pending in emptied:
+            pending.frame = b""
+            pending.lost.append(pending.number)
         new.lost = lost
         return [*line, new]
 
@@ -128,8 +137,8 @@ def numbers(gone: list[Pending]) -> list[int]:
     return sorted({number for pending in gone for number in (*pending.lost, pending.number)})
 
 
-def size(line: list[Pending]) -> int:
-    return sum(len(pending.frame) for pending in line)
+def size(line: list[Pending], gone: Sequence[Pending] = ()) -> int:
+    return sum(len(pending.frame) for pending in line) - sum(len(pending.frame) for pending in gone)
 
 
 def budget_of(taken: list[bytes | Skipped], left: int) -> int:

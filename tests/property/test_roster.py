@@ -11,7 +11,7 @@ STREAMS = st.sampled_from("ab")
 SIDS = st.sampled_from(["s1", "s2", "s3", "s4", "s5"])
 MEMBERS = st.builds(Member, st.sampled_from(["m1", "m2", "m3", "m4"]), st.sampled_from([b"", b"1", b"2"]))
 MAX_MEMBERS = 3
-Holds = dict[tuple[str, str], str]
+Holds = dict[tuple[str, str], Member]
 
 
 class RosterMachine(RuleBasedStateMachine):
@@ -19,8 +19,7 @@ class RosterMachine(RuleBasedStateMachine):
         super().__init__()
         self.roster = Roster(MAX_MEMBERS)
         self.now = 100.0
-        self.holds: Holds = {}  # (stream, sid) -> member id
-        self.infos: dict[tuple[str, str], Member] = {}
+        self.holds: Holds = {}  # (stream, sid) -> member, in the order of the joins
         self.deadlines: dict[str, float] = {}
 
     def change(self, holds: Holds) -> list[PresenceEvent]:
@@ -28,26 +27,30 @@ class RosterMachine(RuleBasedStateMachine):
         before, after = present(self.holds), present(holds)
         self.holds = holds
         self.deadlines = {sid: at for sid, at in self.deadlines.items() if any(sid == held for _, held in holds)}
-        leaves = [PresenceEvent("leave", stream, self.infos[stream, member]) for stream, member in before - after]
-        joins = [PresenceEvent("join", stream, self.infos[stream, member]) for stream, member in after - before]
+        leaves = [PresenceEvent("leave", stream, Member(member)) for stream, member in before - after]
+        joins = [PresenceEvent("join", stream, self.shown(stream, member)) for stream, member in after - before]
         return in_order(leaves) + in_order(joins)
+
+    def shown(self, stream: str, member: str) -> Member:
+        """As the last session that joined says, of those that are there."""
+        return [held for (where, _), held in self.holds.items() if (where, held.id) == (stream, member)][-1]
 
     @rule(stream=STREAMS, sid=SIDS, member=MEMBERS)
     def join(self, stream: str, sid: str, member: Member) -> None:
-        holds = {**self.holds, (stream, sid): member.id}
+        others = {hold: held for hold, held in self.holds.items() if hold != (stream, sid)}
+        holds = {**others, (stream, sid): member}
         if sum(where == stream for where, _ in present(holds)) > MAX_MEMBERS:
             try:
                 self.roster.join(stream, sid, member)
             except LimitReached:
                 return
             raise AssertionError("one member more than allowed")
-        self.infos[stream, member.id] = member
-        assert self.roster.join(stream, sid, member) == self.change(holds)
+        assert without_infos(self.roster.join(stream, sid, member)) == self.change(holds)
 
     @rule(stream=STREAMS, sid=SIDS)
     def leave(self, stream: str, sid: str) -> None:
         holds = {hold: member for hold, member in self.holds.items() if hold != (stream, sid)}
-        assert self.roster.leave(stream, sid) == self.change(holds)
+        assert without_infos(self.roster.leave(stream, sid)) == self.change(holds)
 
     @rule(sid=SIDS, ttl=st.integers(0, 5))
     def detach(self, sid: str, ttl: int) -> None:
@@ -61,10 +64,11 @@ class RosterMachine(RuleBasedStateMachine):
         if old == new:
             self.deadlines.pop(old, None)
             return
-        holds: Holds = {}
-        for (stream, sid), member in self.holds.items():
-            moves = sid == old and self.holds.get((stream, new), member) == member
-            holds[stream, new if moves else sid] = member
+        moving = {(stream, sid): held for (stream, sid), held in self.holds.items() if sid == old}
+        moving = {hold: held for hold, held in moving.items() if self.holds.get((hold[0], new), held).id == held.id}
+        holds = {hold: held for hold, held in self.holds.items() if hold not in moving}
+        for (stream, _), held in moving.items():
+            holds.setdefault((stream, new), held)
         assert self.change(holds) == []
         if any(old == held for _, held in holds):
             self.deadlines[old] = 0.0
@@ -74,7 +78,7 @@ class RosterMachine(RuleBasedStateMachine):
         self.now += pause
         over = {sid for sid, at in self.deadlines.items() if at <= self.now}
         holds = {(stream, sid): member for (stream, sid), member in self.holds.items() if sid not in over}
-        assert in_order(self.roster.expire(self.now)) == self.change(holds)
+        assert in_order(without_infos(self.roster.expire(self.now))) == self.change(holds)
 
     @rule(stream=STREAMS, after=st.sampled_from(["", "m1", "m2", "m4"]), limit=st.integers(1, 3))
     def page(self, stream: str, after: str, limit: int) -> None:
@@ -82,7 +86,7 @@ class RosterMachine(RuleBasedStateMachine):
         wanted = [member for member in all_members if member > after]
         page = self.roster.page(stream, after, limit)
         assert page.total == len(all_members)
-        assert page.members == tuple(self.infos[stream, member] for member in wanted[:limit])
+        assert page.members == tuple(self.shown(stream, member) for member in wanted[:limit])
         assert page.next_id == (wanted[limit - 1] if len(wanted) > limit else None)
 
     @invariant()
@@ -94,7 +98,14 @@ class RosterMachine(RuleBasedStateMachine):
 
 
 def present(holds: Holds) -> set[tuple[str, str]]:
-    return {(stream, member) for (stream, _), member in holds.items()}
+    return {(stream, member.id) for (stream, _), member in holds.items()}
+
+
+def without_infos(events: list[PresenceEvent]) -> list[PresenceEvent]:
+    """Nobody is told the info of a member that leaves."""
+    return [
+        PresenceEvent("leave", event.stream, Member(event.member.id)) if event.type == "leave" else event for event in events
+    ]
 
 
 def in_order(events: list[PresenceEvent]) -> list[PresenceEvent]:

@@ -1,6 +1,7 @@
 """Broky subscriptions by prefix on real sockets: which keys they match, who may subscribe, and their limits."""
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -8,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from ropewalk.engine.prefixes import MAX_PREFIXES_PER_CONNECTION, MOST_PREFIXES
 from ropewalk.protocol.broky.frames import (
     Credit,
     Gap,
@@ -175,17 +177,23 @@ async def test_prefix_is_forbidden_where_streams_are_not_public(guarded: Running
 async def test_prefixes_are_limited_in_length_and_by_connection_and_by_process(broky: BrokyClient) -> None:
     broky.send(Subscribe(4, bytes(513), Match.PREFIX))
     assert (await broky.expect(Refused)).reason is Reason.MALFORMED
-    with running_server("--public", "--tcp_max_subscriptions", "200", "--workers", "1") as bounded:
-        async with client(bounded) as first, client(bounded) as second:
-            for connection, most in ((first, 200), (second, 56)):
-                for number in range(most):
-                    connection.send(Subscribe(1, b"%d %d" % (most, number), Match.PREFIX))
-                await connection.some(Subscribed, most)
+    with running_server("--public", "--command_rate", "0", "--workers", "1") as bounded:
+        async with contextlib.AsyncExitStack() as stack:
+            for turn in range(MOST_PREFIXES // MAX_PREFIXES_PER_CONNECTION):
+                connection = await stack.enter_async_context(client(bounded))
+                for number in range(MAX_PREFIXES_PER_CONNECTION):
+                    connection.send(Subscribe(1, b"%d %d" % (turn, number), Match.PREFIX))
+                await connection.some(Subscribed, MAX_PREFIXES_PER_CONNECTION)
                 connection.send(Subscribe(4, b"one more", Match.PREFIX))
                 refused = await connection.expect(Refused)
                 assert (refused.ref, refused.reason) == (4, Reason.OVERFLOW)
-            second.send(Unsubscribe(0, b"56 1", Match.PREFIX), Subscribe(5, b"one more", Match.PREFIX))
-            assert (await second.expect(Subscribed)).ref == 5
+                assert "in one connection" in refused.text
+            late = await stack.enter_async_context(client(bounded))
+            late.send(Subscribe(4, b"one more", Match.PREFIX))
+            refused = await late.expect(Refused)
+            assert (refused.ref, refused.reason) == (4, Reason.OVERFLOW)
+            connection.send(Unsubscribe(0, b"%d 1" % turn, Match.PREFIX), Subscribe(5, b"one more", Match.PREFIX))
+            assert (await connection.expect(Subscribed)).ref == 5
 
 
 async def test_slow_prefix_subscriber_is_closed_or_gets_a_gap(server: RunningServer) -> None:

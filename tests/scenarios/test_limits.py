@@ -22,7 +22,7 @@ PLENTY = 400  # large messages: more than the kernel's buffers of a loopback con
 
 async def test_identifier_that_is_too_long_is_refused_by_every_endpoint(server_with: ServerWith) -> None:
     server = server_with("--public", "--sse")
-    padded = json.dumps({"channel": "$pubsub", "stream_name": "s", "padding": "x" * 3000})
+    padded = json.dumps({"channel": "$pubsub", "stream_name": "s", "padding": "x" * 6000})
     before = (await metrics(server))["refusals_total{identifier}"]
     async with cable(server) as client, aiohttp.ClientSession() as http:
         await client.send(command="subscribe", identifier=padded)
@@ -176,6 +176,42 @@ async def test_slow_client_of_a_dropping_stream_gets_the_newest_messages_and_a_g
         await publish(small_outbox, "ticker/1", "again")
         assert await slow.messages(1) == ["again"]
     await metrics_when(small_outbox, lambda now: now["outbox_drops_total"] > before and now["gaps_total{dropped}"] > 0)
+
+
+async def test_whispers_never_disconnect_a_slow_client() -> None:
+    flags = ("--ws_max_pending_size", "300000", "--whisper_rate", "0", "--max_whisper_size", "64KiB", "--ping_interval", "0")
+    with running_server("--public", *flags) as server:
+        async with (
+            cable(server, receive_buffer=65536) as slow,
+            cable(server) as neighbour,
+            cable(server) as whisperer,
+        ):
+            for client in (slow, neighbour, whisperer):
+                await client.subscribe("hall")
+            for number in range(1, PLENTY + 1):
+                await whisperer.send(command="whisper", identifier=identifier("hall"), data=[number, LARGE])
+                assert await neighbour.messages(1) == [[number, LARGE]]
+            await publish(server, "hall", "kept")
+            found = await metrics_when(server, lambda now: now["outbox_drops_total"] > 0)
+            assert found["slow_disconnects_total"] == 0
+            kept = await slow.until("message", lambda frame: frame.get("offset") == 1)
+            assert kept["message"] == "kept"
+            assert "reject_history" not in map(kind, slow.received)
+            await slow.quiet()
+
+
+async def test_whispers_beyond_the_size_and_the_rate_reach_nobody(server_with: ServerWith) -> None:
+    server = server_with("--public", "--max_whisper_size", "1000", "--whisper_rate", "1000")
+    async with cable(server) as whisperer, cable(server) as listener:
+        for client in (whisperer, listener):
+            await client.subscribe("hall/limits")
+        for size in (2000, 900, 900):
+            await whisperer.send(command="whisper", identifier=identifier("hall/limits"), data="x" * size)
+        await whisperer.quiet()
+        await publish(server, "hall/limits", "end")
+        assert await listener.messages(2) == ["x" * 900, "end"]
+        counted = await metrics(server)
+        assert (counted["refusals_total{whisper_size}"], counted["refusals_total{whisper_rate}"]) == (1, 1)
 
 
 async def _flood(server: RunningServer, stream: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import signal
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -240,6 +241,22 @@ def test_application_without_allowed_origins_is_warned_about(flags: tuple[str, .
     with running_server(*application) as careless, running_server(*application, "--allowed_origins", "x.test") as careful:
         assert "set --allowed_origins" in careless.log()
         assert "set --allowed_origins" not in careful.log()
+    with running_server(*application, "--allowed_origins", "*") as careless:
+        assert "set --allowed_origins" in careless.log()
+
+
+@pytest.mark.parametrize("flags", [(), pytest.param(WORKERS, marks=pytest.mark.tier("all"))], ids=["alone", "workers"])
+def test_endpoints_without_a_key_are_warned_about(flags: tuple[str, ...], tmp_path: Path) -> None:
+    warnings = {
+        "--api_secret": "the REST API needs no key: everybody may publish, read streams and disconnect users",
+        "--broadcast_key": "publishing over HTTP needs no key",
+        "--journal_token": "the journal needs no key: everybody may read it and write to it",
+    }
+    options = ("--secret", "s" * 32, "--data_dir", str(tmp_path), *flags)
+    for opened in warnings:
+        with running_server(*options, opened, "none") as server:
+            log = server.log()
+        assert [flag for flag, warning in warnings.items() if f"warn ropewalk.server: {warning}" in log] == [opened]
 
 
 def test_invalid_setting_ends_the_start_with_its_error() -> None:

@@ -209,6 +209,45 @@ async def test_connections_are_counted_and_limited_for_the_whole_node() -> None:
             await client.close()
 
 
+async def clients_at_each(server: RunningServer, count: int) -> list[Cable]:
+    """So many clients of one user at every worker."""
+    found: dict[int, list[Cable]] = {worker: [] for worker in workers(server)}
+    for _ in range(count * ATTEMPTS):
+        if all(len(clients) == count for clients in found.values()):
+            break
+        client = await Cable.connect(server.cable, params=USER)
+        clients = found[worker_of(server, client.port)]
+        if len(clients) < count:
+            await client.welcomed()
+            clients.append(client)
+        else:
+            await client.close()
+    return [client for clients in found.values() for client in clients]
+
+
+async def test_connections_of_a_user_are_limited_for_the_whole_node() -> None:
+    with running_server(*FLAGS, *KEYS, "--max_conn_per_user", "8") as small:
+        clients = await clients_at_each(small, 4)
+        assert len(clients) == 8
+        await until_all_metrics_pages_have(small, "ropewalk_sessions 8.0")
+        for _ in range(10):
+            late = await Cable.connect(small.cable, params=USER)
+            await late.expect("disconnect", reason="too_many_connections")
+            await late.close()
+        await metrics_when(small, lambda now: now["refusals_total{user_connections}"] >= 10)
+        await clients.pop().close()
+
+        async def has_connected() -> bool:
+            client = await Cable.connect(small.cable, params=USER)
+            frame = await client.next()
+            await client.close()
+            return bool(frame["type"] == "welcome")
+
+        await until(has_connected)
+        for client in clients:
+            await client.close()
+
+
 async def test_history_larger_than_the_write_buffer_of_the_bus_is_delivered_and_does_not_delay_other_clients() -> None:
     payload = "x" * 700_000
     with running_server("--public", "--workers", "2") as server:

@@ -190,6 +190,9 @@ def _limits(settings: Settings) -> Limits:
     return Limits(
         max_pending=settings.websocket.ws_max_pending_size,
         write_timeout=settings.websocket.ws_write_timeout,
+        max_conn_per_user=settings.limits.max_conn_per_user,
+        max_conn_per_address=settings.limits.max_conn_per_address,
+        conn_rate_per_address=settings.limits.conn_rate_per_address,
         max_subscriptions=settings.limits.max_subscriptions,
         tcp_max_subscriptions=settings.limits.tcp_max_subscriptions,
         max_member_info=settings.limits.max_member_info,
@@ -197,6 +200,8 @@ def _limits(settings: Settings) -> Limits:
         tcp_command_rate=settings.limits.tcp_command_rate,
         command_burst=settings.limits.command_burst,
         command_backlog=settings.limits.command_backlog,
+        max_whisper=settings.limits.max_whisper_size,
+        whisper_rate=settings.limits.whisper_rate,
         sessions_ttl=settings.broker.sessions_ttl,
         presence_ttl=settings.broker.presence_ttl,
         resume_timeout=settings.broker.resume_patience,

@@ -20,7 +20,8 @@ logger = logging.getLogger("ropewalk.server")
 KEYS = ("secret", "jwt_secret", "streams_secret", "turbo_streams_secret", "cable_ready_secret")
 ENDPOINT_KEYS = ("broadcast_key", "api_secret", "journal_token")
 RULES = ("history_limit", "history_ttl")
-CONNECTIONS = ("max_conn", "max_http_conn", "http_keepalive_timeout")
+QUOTAS = ("max_conn_per_user", "max_conn_per_address", "conn_rate_per_address")
+CONNECTIONS = ("max_conn", "max_http_conn", *QUOTAS, "http_keepalive_timeout")
 LOGGING = ("log_level", "log_format")
 SHUTDOWN = ("shutdown_delay", "shutdown_spread", "shutdown_timeout", "reconnect_rate")
 TLS = ("ssl_cert", "ssl_key")
@@ -106,6 +107,7 @@ def apply(old: Settings, new: Settings, parts: Parts, admission: ConnectionAdmis
     admission.limits = replace(
         admission.limits, clients=limits.max_conn, http=limits.max_http_conn, idle_timeout=limits.http_keepalive_timeout
     )
+    parts.node.quotas.limit(limits.max_conn_per_user, limits.max_conn_per_address, limits.conn_rate_per_address)
     logs.configure(settings.logging.log_level, settings.logging.log_format, payloads=settings.logging.debug)
     _say(old, new, changed_rules, whole)
     return settings

@@ -129,7 +129,10 @@ class Server:
         if to_store is None:
             return self._parts.inspector
         number = str(self._role.number)
-        return NodeWideInspector(number, self._run, self._parts.inspector, to_store.exchange, admission, process_figures)
+        parts = self._parts
+        return NodeWideInspector(
+            number, self._run, parts.inspector, to_store.exchange, admission, parts.node.quotas, process_figures
+        )
 
     def _listen(self) -> list[Listening]:
         server, role = self._settings.server, self._role
@@ -168,7 +171,12 @@ class Server:
             logger.warning("publishing over HTTP is off; set --secret or --broadcast_key to turn it on")
         elif not keys.broadcast:
             logger.warning("publishing over HTTP needs no key")
-        if has_application(settings) and "cookie" in settings.app.headers and not settings.server.allowed_origins:
+        if keys.api == "":
+            logger.warning("the REST API needs no key: everybody may publish, read streams and disconnect users")
+        if keys.journal == "" and settings.journal.data_dir:
+            logger.warning("the journal needs no key: everybody may read it and write to it")
+        origins = settings.server.allowed_origins
+        if has_application(settings) and "cookie" in settings.app.headers and (not origins or "*" in origins):
             logger.warning(
                 "the application sees cookies, and pages of every origin may connect with them; set --allowed_origins"
             )

@@ -60,6 +60,7 @@ def merged(reports: Sequence[NodeReport]) -> NodeReport:
         clients=sum(report.clients for report in reports),
         http_connections=sum(report.http_connections for report in reports),
         processes={name: figures for report in reports for name, figures in report.processes.items()},
+        crowds=_sums(report.crowds for report in reports),
     )
 
 

@@ -49,7 +49,8 @@ class Outbox:
 
     When a frame does not fit, its own lane is dropped first. If that is not enough, or the frame has no lane, the other lanes
     are cut down to their newest frame: a stream that may skip must not get the connection closed by another one, or by a ping.
-    If there is no room even then, a frame that may be dropped is dropped itself, and what waits before it stays.
+    If there is no room even then, a frame that may be dropped is dropped itself, and the frames before it stay. For any other
+    frame the newest frames of the lanes are dropped too.
     """
 
     __slots__ = ("_empty", "_lanes", "_limit", "_line", "dropped", "size")
@@ -75,7 +76,7 @@ class Outbox:
         if self.size + len(frame) > self._limit:
             own = self._lanes.get(key) if droppable else None
             since = own[0].since if own else None
-            if not self._make_room(len(frame), own):
+            if not self._make_room(len(frame), own, keep_newest=droppable):
                 return droppable and self._refuse(slot)
             if own is not None:
                 slot.skip_from(since)
@@ -138,28 +139,45 @@ class Outbox:
             if not lane:
                 del self._lanes[slot.key]
 
-    def _make_room(self, wanted: int, own: deque[_Slot] | None) -> bool:
+    def _make_room(self, wanted: int, own: deque[_Slot] | None, keep_newest: bool) -> bool:
         """Drop what it takes for `wanted` bytes to fit; if all that may be dropped is not enough, drop nothing."""
         missing = self.size + wanted - self._limit
         cuts: list[deque[_Slot]] = []
+        emptied: list[deque[_Slot]] = []
+        others = [lane for lane in self._lanes.values() if lane is not own]
         if own is not None:
             missing -= _bytes(own)
-        for lane in self._lanes.values():
-            if missing <= 0:
-                break
-            if lane is not own and len(lane) > 1:
+        for lane in others:
+            if missing > 0 and len(lane) > 1:
                 cuts.append(lane)
                 missing -= _bytes(lane) - len(lane[-1].frame or b"")
+        for lane in () if keep_newest else others:
+            if missing > 0 and lane[-1].frame:
+                emptied.append(lane)
+                missing -= len(lane[-1].frame)
         if missing > 0:
             return False
         if own is not None:
             self._drop(own, keep=0)
         for lane in cuts:
-            since = lane[0].since
-            self._drop(lane, keep=1)
-            lane[0].skip_from(since)
+            self._cut(lane)
+        for lane in emptied:
+            self._empty_slot(lane[-1])
         self._compact()
         return True
+
+    def _cut(self, lane: deque[_Slot]) -> None:
+        """Keep the newest frame of a lane, with a notice of the others before it."""
+        since = lane[0].since
+        self._drop(lane, keep=1)
+        lane[0].skip_from(since)
+
+    def _empty_slot(self, slot: _Slot) -> None:
+        """Drop the frame of a slot and leave a notice in its place."""
+        self.dropped += 1
+        self.size -= len(slot.frame or b"")
+        slot.frame = b""
+        slot.skip_from(slot.since)
 
     def _drop(self, lane: deque[_Slot], keep: int) -> None:
         while len(lane) > keep:

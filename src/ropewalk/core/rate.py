@@ -16,12 +16,15 @@ class TokenBucket:
         """Take tokens that are not there yet: nothing is allowed until they have come."""
         self._tokens -= tokens
 
-    def allow(self, now: float) -> bool:
-        """Take one token if there is one. A clock that steps back gives none and takes none."""
+    def is_full(self, now: float) -> bool:
+        return self._tokens + (now - self._at) * self._rate >= self._burst
+
+    def allow(self, now: float, tokens: float = 1) -> bool:
+        """Take so many tokens if they are there. A clock that steps back gives none and takes none."""
         if now > self._at:
             self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
         self._at = now
-        if self._tokens < 1:
+        if self._tokens < tokens:
             return False
-        self._tokens -= 1
+        self._tokens -= tokens
         return True

@@ -11,7 +11,15 @@ from ropewalk.model.refusals import Refusal
 PERIOD = 10.0
 
 # The server is at a limit of its own and turns away clients that did nothing wrong: somebody has to act.
-AT_CAPACITY = frozenset({Refusal.CONNECTIONS, Refusal.DESCRIPTORS, Refusal.SESSIONS_FULL})
+AT_CAPACITY = frozenset(
+    {
+        Refusal.ADDRESS_CONNECTIONS,  # behind it may be a proxy that --trusted_proxies does not name
+        Refusal.ADDRESS_RATE,
+        Refusal.CONNECTIONS,
+        Refusal.DESCRIPTORS,
+        Refusal.SESSIONS_FULL,
+    }
+)
 
 
 @dataclass(frozen=True)

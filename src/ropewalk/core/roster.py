@@ -1,9 +1,12 @@
 """Presence sets: which members are in which stream, and which sessions hold them.
 
-Invariant: a member joins with its first sid and leaves with its last one, and each of the two is reported once.
+Invariant: a member joins with its first sid and leaves with its last one, and each of the two is reported once. What a sid says
+of a member goes with it.
 """
 
 from collections.abc import Collection, Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 
 from ropewalk.core.expiry import Expiry
 from ropewalk.core.names import OrderedNames
@@ -15,13 +18,17 @@ EXPIRED_AT_ONCE = 2000
 
 
 class _Seat:
-    """One member in one stream, and the sids that hold it there."""
+    """One member in one stream, and the sids that hold it there, each with what it says of the member."""
 
-    __slots__ = ("member", "sids")
+    __slots__ = ("sids",)
 
-    def __init__(self, member: Member) -> None:
-        self.member = member
-        self.sids: set[str] = set()
+    def __init__(self) -> None:
+        self.sids: dict[str, Member] = {}  # in the order of their joins
+
+    @property
+    def member(self) -> Member:
+        """As the last one that joined says, of those that are there."""
+        return self.sids[next(reversed(self.sids))]
 
 
 class _Set:
@@ -72,7 +79,7 @@ class Roster:
         else:
             self._move(old_sid, new_sid)
         held = self._held.get(new_sid, {})
-        return {stream: self._sets[stream].seats[member_id].member for stream, member_id in held.items()}
+        return {stream: self._sets[stream].seats[member_id].sids[new_sid] for stream, member_id in held.items()}
 
     def _move(self, old_sid: str, new_sid: str) -> None:
         for stream, member_id in list(self._held.get(old_sid, {}).items()):
@@ -106,13 +113,13 @@ class Roster:
         return list(self._sets)
 
     def take_out(self, stream: str) -> list[tuple[Member, list[tuple[str, float | None]]]]:
-        """The members of a stream, with the sids that hold each and when those end that are detached. No event tells of it:
-        they go on in another store."""
+        """The members of a stream, with the sids that hold each and when those end that are detached; several times where sids
+        say different things of it. No event tells of it: they go on in another store."""
         taken: list[tuple[Member, list[tuple[str, float | None]]]] = []
         for seat in list(self._sets[stream].seats.values()):
-            holders = [(sid, self._detached.deadline(sid)) for sid in sorted(seat.sids)]
-            taken.append((seat.member, holders))
-            for sid, _ in holders:
+            for member, same in groupby(list(seat.sids.items()), itemgetter(1)):
+                taken.append((member, [(sid, self._detached.deadline(sid)) for sid, _ in same]))
+            for sid in list(seat.sids):
                 list(self._release(stream, sid))
         return taken
 
@@ -135,12 +142,12 @@ class Roster:
         members = self._sets.setdefault(stream, _Set())
         seat = members.seats.get(member.id)
         if seat is None:
-            seat = members.seats[member.id] = _Seat(member)
+            seat = members.seats[member.id] = _Seat()
             members.ids.add(member.id)
             self.members += 1
             yield PresenceEvent("join", stream, member)
-        seat.member = member
-        seat.sids.add(sid)
+        seat.sids.pop(sid, None)
+        seat.sids[sid] = member
         self._held.setdefault(sid, {})[stream] = member.id
 
     def _release(self, stream: str, sid: str) -> Iterator[PresenceEvent]:
@@ -149,7 +156,7 @@ class Roster:
     def _vacate(self, stream: str, sid: str, member_id: str) -> Iterator[PresenceEvent]:
         members = self._sets[stream]
         seat = members.seats[member_id]
-        seat.sids.discard(sid)
+        member = seat.sids.pop(sid)
         if seat.sids:
             return
         del members.seats[member_id]
@@ -157,13 +164,13 @@ class Roster:
         self.members -= 1
         if not members.seats:
             del self._sets[stream]
-        yield PresenceEvent("leave", stream, seat.member)
+        yield PresenceEvent("leave", stream, member)
 
     def _hand_over(self, stream: str, member_id: str, old_sid: str, new_sid: str) -> None:
         self._forget_hold(stream, old_sid)
         sids = self._sets[stream].seats[member_id].sids
-        sids.discard(old_sid)
-        sids.add(new_sid)
+        member = sids.pop(old_sid)
+        sids.setdefault(new_sid, member)
         self._held.setdefault(new_sid, {})[stream] = member_id
 
     def _forget_hold(self, stream: str, sid: str) -> str:

@@ -7,10 +7,10 @@ import msgspec
 from msgspec import Raw
 from msgspec.json import encode
 
-from ropewalk.model.messages import Publication
+from ropewalk.model.messages import PRESENCE_TYPE, Publication
 from ropewalk.model.presence import PresenceEvent
 
-PRESENCE, WHISPER = "presence", "whisper"
+WHISPER = "whisper"
 """The type of the message, for clients that read it."""
 
 WHISPER_KEY = "$whisper"
@@ -21,7 +21,7 @@ def presence_publication(event: PresenceEvent) -> Publication:
     member = event.member
     info = {"info": Raw(member.info)} if member.info and event.type == "join" else {}
     payload = encode({"type": event.type, **info, "id": member.id})
-    return Publication(event.stream, payload, broadcast_type=PRESENCE, transient=True)
+    return Publication(event.stream, payload, broadcast_type=PRESENCE_TYPE, transient=True)
 
 
 def whisper_publication(stream: str, payload: bytes, sid: str, sender: str) -> Publication:

@@ -234,6 +234,12 @@ class CommandHandler:
         subscription = session.subscriptions.get(identifier)
         if subscription is None or not subscription.granted.whisper:
             return _refuse(session, "whisper is not allowed here")
+        if len(payload) > self._limits.max_whisper:
+            self._stats.refusals[Refusal.WHISPER_SIZE] += 1
+            return _refuse(session, f"a whisper of more than {self._limits.max_whisper} bytes")
+        if not session.may_whisper(len(payload)):
+            self._stats.refusals[Refusal.WHISPER_RATE] += 1
+            return _refuse(session, f"more than {self._limits.whisper_rate:g} bytes of whispers a second")
         sender = (subscription.granted.state or {}).get(SENDER_KEY, "")
         self._broker.whisper(whisper_publication(subscription.granted.whisper, payload, session.sid, sender))
         return True

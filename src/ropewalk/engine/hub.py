@@ -6,7 +6,9 @@ fast path does not ask whether a connection is slow: one that is has replaced it
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Protocol
 
 from ropewalk.core.cursor import Cursor
@@ -40,10 +42,24 @@ class Group:
     """The listeners of one stream who get the same bytes: same identifier, same codec.
 
     `pending` is what is not written yet. `newest` and `written` are positions: while frames are written, of the last of them,
-    and of what was written before them.
+    and of what was written before them. `slow` is set by listeners that cannot take everything: then messages that may be
+    dropped are written apart from the others, and `expendable` tells which of the two is being written. It is cleared with
+    every write to all of them.
     """
 
-    __slots__ = ("codec", "head", "identifier", "left", "newest", "pending", "stream", "writers", "written")
+    __slots__ = (
+        "codec",
+        "expendable",
+        "head",
+        "identifier",
+        "left",
+        "newest",
+        "pending",
+        "slow",
+        "stream",
+        "writers",
+        "written",
+    )
 
     def __init__(self, stream: str, identifier: str, codec: MessageCodec) -> None:
         self.stream = stream
@@ -52,29 +68,36 @@ class Group:
         self.head = codec.head(identifier)
         self.writers: dict[Listener, Write] = {}
         self.pending: list[Deliverable] = []
+        self.slow = False
+        self.expendable = False
         self.newest = self.written = Position("", 0)
         self.left: Callable[[], None] | None = None  # called when nobody is in it any more, of one that is of no stream
 
 
 class JoinBuffer:
     """Buffers what a stream delivers while a join is in progress: messages, and gaps in their place among them. Above its limit
-    it keeps nothing and is `full`.
+    it keeps nothing and is `full`. Messages that may be dropped never fill it: they are dropped first, and it has `skipped`
+    some.
 
     `last` is the newest position that came, kept or not.
     """
 
-    __slots__ = ("_room", "full", "items", "last")
+    __slots__ = ("_room", "full", "items", "last", "skipped")
 
     def __init__(self, limit: int) -> None:
         self._room = limit
         self.full = False
+        self.skipped = False
         self.last: Registered | Position | None = None
         self.items: list[Deliverable | Gap] = []
 
     def add(self, message: Deliverable) -> None:
         if isinstance(message, Registered) and message.offset:
             self.last = message
-        self._keep(message, message.size)
+        if message.expendable and message.size > self._room:
+            self.skipped = True
+        else:
+            self._keep(message, message.size)
 
     def add_gap(self, gap: Gap) -> None:
         if gap.epoch:
@@ -83,11 +106,23 @@ class JoinBuffer:
 
     def _keep(self, item: Deliverable | Gap, size: int) -> None:
         self._room -= size
+        if self._room < 0:
+            self._drop_expendable()
         self.full = self._room < 0
         if self.full:
             self.items.clear()
         else:
             self.items.append(item)
+
+    def _drop_expendable(self) -> None:
+        kept: list[Deliverable | Gap] = []
+        for item in self.items:
+            if isinstance(item, Gap) or not item.expendable:
+                kept.append(item)
+            else:
+                self._room += item.size
+                self.skipped = True
+        self.items = kept
 
     def take(self) -> list[Deliverable | Gap]:
         taken, self.items = self.items, []
@@ -284,12 +319,24 @@ class Hub:
         if not messages:
             return
         group.pending = []
-        self._send(group, group.writers.items(), messages)
+        if group.slow:
+            group.slow = False
+            self._send_apart(group, group.writers.items(), messages)
+        else:
+            self._send(group, group.writers.items(), messages)
 
     def _write_excluding(self, group: Group, message: Deliverable) -> None:
         self._flush_group(group)
         writers = [entry for entry in group.writers.items() if message.exclude_socket not in entry[0].names]
-        self._send(group, writers, [message])
+        send = self._send_apart if group.slow else self._send
+        send(group, writers, [message])
+
+    def _send_apart(self, group: Group, writers: Collection[tuple[Listener, Write]], messages: Sequence[Deliverable]) -> None:
+        """Write messages that may be dropped apart from the others."""
+        for expendable, some in groupby(messages, attrgetter("expendable")):
+            group.expendable = expendable
+            self._send(group, writers, list(some))
+        group.expendable = False
 
     def _send(self, group: Group, writers: Collection[tuple[Listener, Write]], messages: list[Deliverable]) -> None:
         try:

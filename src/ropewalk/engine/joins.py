@@ -279,7 +279,8 @@ class Joiner:
         if any(each.buffer.full and not link.may_skip(each.stream) for each in joining):
             link.overflow()
             return
-        self._replayer.send_at_once(link, identifier, [gap for each in joining for gap in each.take_dropped()])
+        gaps = [gap for each in joining for gap in each.take_dropped(link.codec.tells_positions)]
+        self._replayer.send_at_once(link, identifier, gaps)
 
     def _go_live(self, link: Link, subscription: Subscription, delivered: Sequence[Delivered]) -> None:
         subscription.delivered = tuple(delivered)
@@ -328,11 +329,12 @@ class _JoiningStream:
         self._reached = Position(end.epoch, end.offset)
         return item if known.epoch or end.offset else None  # a client without a position lacks nothing if an epoch begins
 
-    def take_dropped(self) -> list[Deliverable | Gap]:
-        """A gap for the messages that did not fit into the buffer, if there are any."""
+    def take_dropped(self, unplaced: bool) -> list[Deliverable | Gap]:
+        """A gap for the messages that did not fit into the buffer, if there are any. `unplaced`: also if none of them has a
+        position."""
         last = self.buffer.last
         if not self.buffer.full or last is None:
-            return []
+            return [Gap(self.stream, GapReason.DROPPED, "", 1, 0)] if self.buffer.skipped and unplaced else []
         gap = self._pass(Gap(self.stream, GapReason.DROPPED, last.epoch, last.offset + 1, last.offset))
         return [] if gap is None else [gap]
 

@@ -5,9 +5,9 @@ path, the outbox on the slow path.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ropewalk.core.outbox import Outbox, Skipped
 from ropewalk.core.rules import Rulebook
@@ -52,6 +52,12 @@ class _Nobody:
 NOBODY = _Nobody()
 
 
+class Expendable(NamedTuple):
+    """In an outbox: the messages of a group that may be dropped, whatever the rule of its stream says."""
+
+    group: Group
+
+
 class Link:
     """`names`: the sids this client is or was known by. `hung_up`: it has ended its side, and is here for its answers only."""
 
@@ -62,6 +68,7 @@ class Link:
         "_outbox",
         "_owner",
         "_paused",
+        "_prefixes",
         "_rules",
         "_stats",
         "_waiting",
@@ -88,6 +95,7 @@ class Link:
         self.limit = limit
         self._owner: LinkOwner = owner
         self._groups: list[Group] = []
+        self._prefixes = 0
         self._outbox: Outbox | None = None
         self._paused = False
         self._waiting: asyncio.Future[None] | None = None
@@ -98,6 +106,7 @@ class Link:
         if self._groups:
             self._write_together()
         self._groups.append(group)
+        self._prefixes += group.left is not None
         group.writers[self] = self._writer(group)
 
     def _write_together(self) -> None:
@@ -107,8 +116,14 @@ class Link:
             self._direct = None
             self._place_writers()
 
+    @property
+    def prefixes(self) -> int:
+        """How many of its groups are of no stream."""
+        return self._prefixes
+
     def detach(self, group: Group) -> None:
         self._groups.remove(group)
+        self._prefixes -= group.left is not None
 
     def missed(self, group: Group, after: Position, upto: Position) -> None:
         self._owner.skipped(group, after, upto)
@@ -120,14 +135,31 @@ class Link:
     def _writer(self, group: Group) -> Write:
         if self._outbox is None:
             return self._connection.write if self._direct is None else self._direct.send
+        group.slow = True
         return partial(self._offer, group, self._rules.of(group.stream).slow_consumer)
 
     def _offer(self, key: Group | None, policy: SlowPolicy, frame: bytes) -> None:
-        if not self.open or self._outbox is None:
+        if not self.open:
             return
-        before, after = (key.written, key.newest) if key else (None, None)
-        if not self._outbox.offer(key, frame, policy, before, after):
+        if key is None:
+            self._put(None, frame, policy)
+            return
+        key.slow = True
+        if key.expendable:
+            self._put(Expendable(key), frame, SlowPolicy.DROP)
+        else:
+            self._put(key, frame, policy, key.written, key.newest)
+
+    def _put(
+        self, key: Hashable, frame: bytes, policy: SlowPolicy, before: Position | None = None, after: Position | None = None
+    ) -> None:
+        outbox = self._outbox
+        if outbox is None:
+            return
+        dropped = outbox.dropped
+        if not outbox.offer(key, frame, policy, before, after):
             self.overflow()
+        self._stats.outbox_drops += outbox.dropped - dropped
 
     def may_skip(self, stream: str) -> bool:
         """Whether messages of this stream are dropped rather than the connection closed."""
@@ -174,7 +206,7 @@ class Link:
     def forget(self, groups: Collection[Group]) -> None:
         """The client has unsubscribed: it gets nothing of what waits of these groups, which it has left."""
         if self._outbox is not None and groups:
-            self._outbox.discard({*groups, *(group.stream for group in groups if group.left is None)})
+            self._outbox.discard({*groups, *map(Expendable, groups), *(group.stream for group in groups if group.left is None)})
 
     # --- slow and fast ------------------------------------------------------------------------------------------------
 
@@ -206,7 +238,6 @@ class Link:
         while self._outbox and self._takes():
             self._drain(self._outbox)
         if self._outbox is not None and self._takes():
-            self._stats.outbox_drops += self._outbox.dropped
             self._outbox = None
             self._place_writers()
             self._wake()
@@ -216,6 +247,9 @@ class Link:
             match item:
                 case Skipped(Group() as group, Position() as after, Position() as upto):
                     self._write(self._skip_notice(group, after, upto))
+                case Skipped(Expendable(group)):
+                    if notice := self._drop_notice(group):
+                        self._write(notice)
                 case bytes():
                     self._write(item)
 
@@ -228,6 +262,14 @@ class Link:
         self._owner.skipped(group, after, upto)
         gap = Gap(group.stream, GapReason.DROPPED, upto.epoch, upto.offset + 1, group.newest.offset)
         return group.codec.reject_history(group.identifier, [gap])
+
+    def _drop_notice(self, group: Group) -> bytes:
+        """Of messages without a position. Empty for clients that do not follow positions: to them a rejection means that
+        history is missing, and these messages are in none."""
+        if not self.codec.tells_positions:
+            return b""
+        self._stats.gaps[GapReason.DROPPED] += 1
+        return group.codec.reject_history(group.identifier, [Gap(group.stream, GapReason.DROPPED, "", 1, 0)])
 
     def _place_writers(self) -> None:
         for group in self._groups:
@@ -257,7 +299,5 @@ class Link:
         """Nobody is there any more."""
         self.open = False
         self._owner = NOBODY
-        if self._outbox is not None:
-            self._stats.outbox_drops += self._outbox.dropped
         self._outbox = None
         self._wake()

@@ -6,13 +6,14 @@ next one. A client that has ended its side will grant no more: deliveries end fo
 nothing while something waits counts as one that reads nothing.
 """
 
+from collections.abc import Hashable
 from functools import partial
 
 from ropewalk.core.outbox import Outbox
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.hub import Group, Write
-from ropewalk.engine.link import Link, LinkOwner
+from ropewalk.engine.link import Expendable, Link, LinkOwner
 from ropewalk.model.messages import Position
 from ropewalk.model.rules import SlowPolicy
 from ropewalk.ports import Connection
@@ -100,23 +101,18 @@ class MeteredLink(Link):
                 return
             if self._outbox is None:
                 self._write(part.frame)
+            elif group is not None and part.stream and part.position is None:
+                self._put(Expendable(group), part.frame, SlowPolicy.DROP)
             else:
-                self._wait(self._outbox, group or part.stream, part.frame, policy, before, after)
+                self._put(group or part.stream, part.frame, policy, before, after)
             before = after
 
-    def _wait(
-        self,
-        outbox: Outbox,
-        key: Group | str,
-        frame: bytes,
-        policy: SlowPolicy,
-        before: Position | None,
-        after: Position | None,
+    def _put(
+        self, key: Hashable, frame: bytes, policy: SlowPolicy, before: Position | None = None, after: Position | None = None
     ) -> None:
-        began = not outbox
-        if not outbox.offer(key, frame, policy, before, after):
-            self.overflow()
-        elif began:
+        began = not self._outbox
+        super()._put(key, frame, policy, before, after)
+        if began and self.open and self._outbox:
             self._owner.stalled()
 
     def _write(self, frame: bytes) -> None:

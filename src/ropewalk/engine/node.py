@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 
 from ropewalk.core.backoff import Chance
 from ropewalk.core.credentials import Credentials
+from ropewalk.core.quotas import ConnectionQuotas
 from ropewalk.core.refusal_summary import RefusalSummary, Summary
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
@@ -90,6 +91,7 @@ class Node:
         self.application = application
         self.stats = stats
         self.sessions = SessionTable()
+        self.quotas = ConnectionQuotas(limits)
         self.tasks = Tasks()
         self._sids = Sids()
         self.timeouts = Timeouts(limits, stats, self.tasks)
@@ -194,6 +196,7 @@ class Node:
             session_log,
             self._heartbeat,
             self.timeouts,
+            self.quotas,
             self.tasks,
             rules,
             limits,
@@ -302,6 +305,7 @@ class Node:
     async def upkeep(self) -> None:
         """What is due: called about once a second."""
         _tell(self._refusals.due(self._clock()))
+        self.quotas.sweep(self._clock())
         await self.sampler.sample(asyncio.get_running_loop().time())
         await self.backend.sweep()
         await self._feed.upkeep()
@@ -323,7 +327,7 @@ class Node:
         self.stats.connections_accepted += 1
         if self._draining:
             session.end(closings.SERVER_RESTART)
-        else:
+        elif session.enter(request.remote):
             self.sessions.begin(session)
             opening = self._opener.open(session, request)
             session.opening = self.tasks.start(opening) if self._at_once else self.tasks.spawn(opening)

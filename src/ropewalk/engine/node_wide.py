@@ -3,7 +3,7 @@ the others at its last exchange with the store process, about a second ago."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -37,18 +37,35 @@ class Places(Protocol):
         """So many places are taken by connections of other processes."""
 
 
+class Crowds(Protocol):
+    """Who has many connections in this process, and the limits that count for all processes."""
+
+    def crowds(self) -> Mapping[str, int]: ...
+
+    def taken_elsewhere(self, crowds: Mapping[str, int]) -> None:
+        """So many of them are in other processes."""
+
+
 class NodeWideInspector:
     """Implements `ports.Inspector` for a worker. `own` tells of this process alone, `process` gives the system's figures of it.
     `run` differs for each start of any process of this node."""
 
     def __init__(
-        self, worker: str, run: str, own: Inspector, exchange: Exchange, places: Places, process: Callable[[], Gauges]
+        self,
+        worker: str,
+        run: str,
+        own: Inspector,
+        exchange: Exchange,
+        places: Places,
+        crowds: Crowds,
+        process: Callable[[], Gauges],
     ) -> None:
         self._worker = worker
         self._run = run
         self._own = own
         self._exchange = exchange
         self._places = places
+        self._crowds = crowds
         self._process = process
         self._store = ""
         self._counters: Counters = {}
@@ -93,6 +110,7 @@ class NodeWideInspector:
         self._store, self._counters, self._problem = answer.store, answer.counters, ""
         self._others = merged([answer.now, *answer.counters.values()])
         self._places.taken_elsewhere(self._others.clients, self._others.http_connections)
+        self._crowds.taken_elsewhere(self._others.crowds)
 
     def _failed(self, reason: str) -> None:
         self._problem = problem_of(self._worker, f"nothing is heard of the node's other processes: {reason}")
@@ -106,6 +124,7 @@ class NodeWideInspector:
             ),
             clients=self._places.clients(),
             http_connections=self._places.http_connections(),
+            crowds=self._crowds.crowds(),
             processes={f"worker-{self._worker}": self._process()},
         )
 

@@ -25,8 +25,13 @@ from ropewalk.protocol.codec import MessageCodec
 MOST_PREFIXES = 256
 """Different ones in one process. Every message that is registered is compared with them."""
 
+MAX_PREFIXES_PER_CONNECTION = 32
+
 NOT_HERE = NotGranted("unavailable", "with this broker there are no subscriptions by prefix: subscribe to each key")
 TOO_MANY = NotGranted("overflow", f"more than {MOST_PREFIXES} prefixes are subscribed to here: subscribe to each key")
+TOO_MANY_OF_ONE = NotGranted(
+    "overflow", f"more than {MAX_PREFIXES_PER_CONNECTION} prefixes in one connection: subscribe to each key"
+)
 AWAY = NotGranted("unavailable", "the store does not answer: subscribe again")
 
 
@@ -65,6 +70,8 @@ class Prefixes:
         prefix = wanted.prefix
         if self._feed is None:
             return NOT_HERE
+        if link.prefixes >= MAX_PREFIXES_PER_CONNECTION:
+            return TOO_MANY_OF_ONE
         if prefix not in self._audiences and len(self._audiences) + len(self._joining) >= MOST_PREFIXES:
             return TOO_MANY
         self._joining[prefix] += 1

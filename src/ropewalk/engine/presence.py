@@ -83,6 +83,7 @@ class PresenceCommands:
                 "join refused", extra={"session": session.tag, "reason": "the application knows the client by another id"}
             )
             return False
+        session.charge(2 * len(member.id) + len(member.info))  # what it makes the server send to others
         return await self.join_stream(session, stream, member)
 
     async def join_stream(self, session: "Session", stream: str, member: Member) -> bool:

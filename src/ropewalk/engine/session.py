@@ -11,6 +11,8 @@ from typing import Protocol
 import msgspec
 
 from ropewalk.core.lifecycle import LifecycleEvent, SessionState, advance
+from ropewalk.core.quotas import ConnectionQuotas
+from ropewalk.core.rate import TokenBucket
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine import trace
@@ -54,6 +56,8 @@ class SessionHost(Protocol):
     def stats(self) -> Stats: ...
     @property
     def clock(self) -> Clock: ...
+    @property
+    def quotas(self) -> ConnectionQuotas: ...
 
     def spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]: ...
 
@@ -112,7 +116,9 @@ class Session:
         "_host",
         "_quiet",
         "_rate",
+        "_whispers",
         "_working",
+        "address",
         "app",
         "beat",
         "expires_at",
@@ -131,6 +137,7 @@ class Session:
         "state",
         "subscriptions",
         "takes_reconnect_in",
+        "user",
     )
 
     def __init__(
@@ -145,6 +152,7 @@ class Session:
     ) -> None:
         self.sid = sid
         self.ids = ""
+        self.address = self.user = ""  # that it counts for, "" for none
         self.extended = request.extended
         self.beat = beat
         self.takes_reconnect_in = request.options.reconnect_in
@@ -171,6 +179,7 @@ class Session:
         self._handling = 0
         self._quiet: asyncio.Future[None] | None = None
         self._rate: CommandRate | None = None  # from the first command on
+        self._whispers: TokenBucket | None = None  # from the first whisper on
         self._expiry: asyncio.TimerHandle | None = None
 
     @property
@@ -185,16 +194,36 @@ class Session:
             await self.opening
         return self.state is SessionState.LIVE
 
+    def enter(self, remote: str) -> bool:
+        """Whether one more client from this address may come in. Otherwise it is ended."""
+        place = self._host.quotas.enter(remote, self._host.clock())
+        if isinstance(place, Refusal):
+            self._refuse_connection(place)
+            return False
+        self.address = place
+        return True
+
+    def _refuse_connection(self, why: Refusal) -> None:
+        self._host.stats.refusals[why] += 1
+        logger.debug("connection refused", extra={"session": self.tag, "reason": why.value})
+        self.end(closings.TOO_MANY_CONNECTIONS)
+
     def accept(self, ids: str, expires_at: float | None) -> bool:
-        """The client is known. False when it is gone meanwhile, or was ended by a remote disconnect while it was opening."""
+        """The client is known. False when it is gone meanwhile, was ended by a remote disconnect while it was opening, or has
+        too many connections."""
         if (order := self._host.revocation(self, ids)) is not None:
             self.end(closings.by_order(order))
             return False
         following = advance(self.state, LifecycleEvent.ACCEPTED)
         if following is None:
             return False
+        user = self._host.quotas.identify(ids)
+        if isinstance(user, Refusal):
+            self._refuse_connection(user)
+            return False
         self.state = following
         self.ids = ids
+        self.user = user
         self.expires_at = expires_at
         self._host.accepted(self)
         self._watch_expiry()
@@ -253,6 +282,12 @@ class Session:
 
     def settled(self) -> Awaitable[None] | None:
         return None if self.inbox is None else self.inbox.settled()
+
+    def unfinished(self) -> None:
+        if not self._ended():
+            self._host.stats.refusals[Refusal.MESSAGE_TIMEOUT] += 1
+            logger.debug("message not finished in time", extra={"session": self.tag})
+            self.end(closings.UNFINISHED_MESSAGE)
 
     async def submit(self, command: Command) -> bool:
         if trace.tracing():
@@ -332,6 +367,15 @@ class Session:
         """A command was answered with so many bytes."""
         if self._rate is not None:
             self._rate.charge(answered)
+
+    def may_whisper(self, size: int) -> bool:
+        """Whether a whisper of so many bytes is within the rate, which it then counts against."""
+        limits = self._host.limits
+        if limits.whisper_rate <= 0:
+            return True
+        if self._whispers is None:
+            self._whispers = TokenBucket(limits.whisper_rate, max(limits.whisper_rate, limits.max_whisper))
+        return self._whispers.allow(asyncio.get_running_loop().time(), size)
 
     # --- the link's owner ---------------------------------------------------------------------------------------------
 

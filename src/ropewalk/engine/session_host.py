@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 
+from ropewalk.core.quotas import ConnectionQuotas
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.commands import CommandHandler
@@ -31,6 +32,7 @@ class NodeHost:
         session_log: SessionLog,
         heartbeat: Heartbeat,
         timeouts: Timeouts,
+        quotas: ConnectionQuotas,
         tasks: Tasks,
         rules: Rulebook,
         limits: Limits,
@@ -45,6 +47,7 @@ class NodeHost:
         self._session_log = session_log
         self._heartbeat = heartbeat
         self._timeouts = timeouts
+        self.quotas = quotas
         self.limits = limits
         self.rules = rules
         self.stats = stats
@@ -77,6 +80,7 @@ class NodeHost:
     def disconnected(self, session: Session) -> None:
         self._heartbeat.remove(session)
         self._timeouts.forget(session)
+        self.quotas.leave(session.address, session.user)
         self._table.live.pop(session.sid, None)
 
     def departing(self, session: Session, reason: str) -> bool:

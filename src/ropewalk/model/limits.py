@@ -5,12 +5,23 @@ A default that is also the default of a setting is written here, and the setting
 
 from msgspec import Struct
 
+NAME_TEXT_GROWTH = 8
+"""How many times its size a stream's name may take in an identifier: control characters are escaped there, and a signed name
+is base64 of that."""
+
+AROUND_NAMES = 256
+"""Bytes of an identifier beside the stream's name: the channel's name and the signature."""
+
 
 class Limits(Struct, frozen=True):
-    """Of a session. `tcp_…`: of one over TCP, where clients are programs that may have many streams."""
+    """Of a session. Any name that `max_stream_name` allows fits into an identifier. `tcp_…`: of one over TCP, where clients are
+    programs that may have many streams."""
 
     max_pending: int = 1024 * 1024
     write_timeout: float = 30.0
+    max_conn_per_user: int = 4096
+    max_conn_per_address: int = 16384
+    conn_rate_per_address: float = 500.0
     max_subscriptions: int = 256
     tcp_max_subscriptions: int = 16384
     max_member_info: int = 4096
@@ -18,6 +29,8 @@ class Limits(Struct, frozen=True):
     tcp_command_rate: float = 5000.0
     command_burst: int = 200
     command_backlog: float = 30.0
+    max_whisper: int = 16 * 1024
+    whisper_rate: float = 64 * 1024  # bytes a second of one session
     sessions_ttl: float = 300.0
     presence_ttl: float = 15.0
     resume_timeout: float = 2.0
@@ -27,7 +40,7 @@ class Limits(Struct, frozen=True):
     ping_units: int = 1  # of a ping's timestamp, per second
     pong_timeout: float = 0.0
     max_stream_name: int = 512
-    max_identifier: int = 2048
+    max_identifier: int = 5 * 1024
     max_payload: int = 1024 * 1024
     disconnect_mode: str = "auto"
     disconnect_rate: float = 100.0

@@ -32,6 +32,10 @@ SERVER_TYPES = frozenset(
 """Types of what the server says itself. Clients would take a publication of such a type for that, and not for a message."""
 
 
+PRESENCE_TYPE = "presence"
+"""`broadcast_type` of a join or a leave."""
+
+
 class Publication(Struct, frozen=True, gc=False, omit_defaults=True):
     """A message as a publisher sent it, validated by its endpoint.
 
@@ -87,6 +91,11 @@ class Registered(Struct, frozen=True, gc=False, omit_defaults=True):
     def size(self) -> int:
         return len(self.payload)
 
+    @property
+    def expendable(self) -> bool:
+        """Whether it may be dropped for a slow connection: it has no position, and no presence depends on it."""
+        return not self.offset and self.broadcast_type != PRESENCE_TYPE
+
 
 class TransientRun(Struct, frozen=True, gc=False):
     """Transient messages of one stream that were published together, as they came: `count` of them in one frame, whose format
@@ -103,6 +112,7 @@ class TransientRun(Struct, frozen=True, gc=False):
     epoch: ClassVar[str] = ""
     offset: ClassVar[int] = 0
     exclude_socket: ClassVar[str] = ""
+    expendable: ClassVar[bool] = True
     fields: ClassVar[None] = None
 
     @property

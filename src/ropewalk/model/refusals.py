@@ -6,6 +6,12 @@ from enum import StrEnum
 class Refusal(StrEnum):
     """In alphabetical order. docs/reference/metrics.md explains each to operators."""
 
+    ADDRESS_CONNECTIONS = "address_connections"
+    """A connection beyond `--max_conn_per_address`."""
+
+    ADDRESS_RATE = "address_rate"
+    """A connection beyond `--conn_rate_per_address`."""
+
     APP_QUEUE = "app_queue"
     """A call to the application that was not made: too many waited, or it waited for longer than `--app_wait_timeout`."""
 
@@ -54,6 +60,9 @@ class Refusal(StrEnum):
     MEMBER_ID = "member_id"
     """A client that wanted to be present under another id than the one the application gave it."""
 
+    MESSAGE_TIMEOUT = "message_timeout"
+    """A WebSocket message or TCP frame that was begun and not finished in time."""
+
     MESSAGE_TOO_BIG = "message_too_big"
     """A WebSocket message beyond `--max_message_size`, or a TCP frame beyond its limit."""
 
@@ -81,6 +90,15 @@ class Refusal(StrEnum):
 
     UNUSABLE_COMMAND = "unusable_command"
     """A command of a client that is unknown, or lacks what it needs."""
+
+    USER_CONNECTIONS = "user_connections"
+    """A connection beyond `--max_conn_per_user`."""
+
+    WHISPER_RATE = "whisper_rate"
+    """A whisper beyond `--whisper_rate`."""
+
+    WHISPER_SIZE = "whisper_size"
+    """A whisper larger than `--max_whisper_size`."""
 
     WRITE_TIMEOUT = "write_timeout"
     """A connection that took nothing of what waited for it for `--ws_write_timeout`."""

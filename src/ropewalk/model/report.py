@@ -43,7 +43,7 @@ class NodeReport(Struct, frozen=True):
 
     A node of several processes has a report for each, and `core.node_reports` merges them. What only that needs: `workers`
     report here; `clients` and `http_connections` are open as `--max_conn` and `--max_http_conn` count them; `processes` are the
-    figures that the system has of each process, by its name."""
+    figures that the system has of each process, by its name; `crowds`: who has many connections, as `core.quotas` has it."""
 
     problems: tuple[str, ...] = ()
     impairments: tuple[str, ...] = ()
@@ -68,3 +68,4 @@ class NodeReport(Struct, frozen=True):
     clients: int = 0
     http_connections: int = 0
     processes: Mapping[str, Gauges] = {}
+    crowds: Mapping[str, int] = {}

@@ -113,6 +113,9 @@ class SessionHandle(Protocol):
     def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         """The transport itself could not accept a frame. `refusal` is what it is counted as."""
 
+    def unfinished(self) -> None:
+        """A message of the client was begun and not finished in time."""
+
     async def opened(self) -> bool:
         """True once the welcome is sent, False if the client was refused."""
 

@@ -85,18 +85,19 @@ class AllowedOrigins:
     """Hosts (with port, if it is not the usual one) a browser's page may come from; `*.example.com` matches as a suffix.
 
     Browsers tell the origin of a page and do not let the page change it. Programs tell none, or whatever they like: they are
-    let in, unless `required`. What is refused is counted in `refusals`.
+    let in, unless `required`. What is refused is counted in `refusals`. `everyone`: pages of every origin may come.
     """
 
     def __init__(self, hosts: Sequence[str], required: bool = False, refusals: Counter[str] | None = None) -> None:
-        self.everyone = not hosts
+        self.everyone = not hosts or "*" in hosts
+        self._unlisted = not hosts
         self._required = required
         self._refusals = Counter[str]() if refusals is None else refusals
         self._exact = frozenset(host.lower() for host in hosts if not host.startswith("*"))
         self._suffixes = tuple(host[1:].lower() for host in hosts if host.startswith("*"))
 
     def __call__(self, origin: str | None) -> bool:
-        if self.everyone or (origin is None and not self._required):
+        if self._unlisted or (origin is None and not self._required):
             return True
         if origin is not None and self._listed(origin):
             return True

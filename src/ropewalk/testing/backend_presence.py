@@ -36,6 +36,35 @@ class PresenceConformance(BackendRig):
             assert changes(events) == [("leave", "a", "bo"), ("join", "a", "cy")]
             assert await members(backend, "a") == ["cy"]
 
+    async def test_info_of_a_session_goes_with_it(self) -> None:
+        forged = Member("bo", b'{"name":"Mallory"}')
+        async with self.running() as backend:
+            await backend.presence.join("a", "real", BO)
+            await backend.presence.join("a", "forger", forged)
+            assert (await backend.presence.page("a", "", 10)).members == (forged,)
+            await backend.presence.leave("a", "forger")
+            assert (await backend.presence.page("a", "", 10)).members == (BO,)
+            await backend.presence.join("a", "forger", forged)
+            assert await backend.presence.adopt("forger", "forger again") == {"a": forged}
+            await backend.presence.detach("forger again", 15)
+            await self.advance(15)
+            assert await backend.presence.expire() == []
+            assert (await backend.presence.page("a", "", 10)).members == (BO,)
+            await backend.presence.join("a", "forger", forged)
+            assert await backend.presence.adopt("real", "real again") == {"a": BO}
+            await backend.presence.leave("a", "real again")
+            assert (await backend.presence.page("a", "", 10)).members == (forged,)
+
+    async def test_info_is_shown_right_after_many_sessions_have_left(self) -> None:
+        async with self.running() as backend:
+            await backend.presence.join("a", "real", BO)
+            for number in range(20):
+                await backend.presence.join("a", f"sid{number}", Member("bo", b"%d" % number))
+            assert (await backend.presence.page("a", "", 10)).members == (Member("bo", b"19"),)
+            for number in range(20):
+                await backend.presence.leave("a", f"sid{number}")
+            assert (await backend.presence.page("a", "", 10)).members == (BO,)
+
     async def test_leave_or_detach_without_a_member_does_nothing(self) -> None:
         async with self.running() as backend:
             await backend.presence.join("a", "sid", BO)

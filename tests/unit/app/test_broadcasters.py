@@ -89,6 +89,7 @@ def test_doubtful_combination_is_reported_once(subtests: pytest.Subtests) -> Non
             ["--embed_nats", "--enats_addr=nats://127.0.0.1:4300"],
             "--embed_nats, --enats_addr: nothing uses them",
         ),
+        (["--max_stream_name=1000"], "names that may not fit into an identifier of --max_identifier bytes"),
     ]
     for argv, doubt in cases:
         with subtests.test(argv=argv):
@@ -110,6 +111,7 @@ def test_sound_combination_is_not_reported(subtests: pytest.Subtests) -> None:
         ["--broadcast_adapter=http,nats", "--embed_nats", "--enats_addr=nats://token@127.0.0.1"],
         ["--presets=broker", "--embed_nats"],
         ["--redis_channel=c", "--nats_channel=c"],
+        ["--max_stream_name=1000", "--max_identifier=10KiB"],
     ]
     for argv in cases:
         with subtests.test(argv=argv):

@@ -7,7 +7,7 @@ from ropewalk.app.worker_share import share_of_worker
 
 NODE = Settings(
     app=AppSettings(rpc_concurrency=28, disconnect_rate=100, disconnect_backlog_size=4096, app_threads=32),
-    limits=LimitSettings(max_conn=1000),
+    limits=LimitSettings(max_conn=1000, conn_rate_per_address=500),
     operations=OperationsSettings(reconnect_rate=2000),
 )
 
@@ -15,7 +15,7 @@ NODE = Settings(
 def test_rates_and_concurrency_are_divided_and_other_settings_are_not() -> None:
     share = share_of_worker(NODE, 8)
     assert (share.app.rpc_concurrency, share.app.disconnect_rate, share.app.disconnect_backlog_size) == (4, 13, 512)
-    assert share.operations.reconnect_rate == 250
+    assert (share.operations.reconnect_rate, share.limits.conn_rate_per_address) == (250, 63)
     app, operations = NODE.app, NODE.operations
     restored = replace(
         share,
@@ -26,6 +26,7 @@ def test_rates_and_concurrency_are_divided_and_other_settings_are_not() -> None:
             disconnect_backlog_size=app.disconnect_backlog_size,
         ),
         operations=replace(share.operations, reconnect_rate=operations.reconnect_rate),
+        limits=replace(share.limits, conn_rate_per_address=500),
     )
     assert restored == NODE
 

@@ -58,12 +58,23 @@ def test_droppable_stream_makes_room_for_other_streams_and_control_frames() -> N
         assert outbox.take(ALL) == [Skipped("a"), b"a3", b"b1"]
 
 
-def test_newest_frame_of_a_stream_is_not_dropped_for_others() -> None:
+def test_newest_frame_of_a_stream_is_not_dropped_for_droppable_frames_of_others() -> None:
     outbox = Outbox(4)
-    assert outbox.offer("a", b"a1", DROP)
-    assert outbox.offer("b", b"b1", DROP)
-    assert not outbox.offer(None, b"c1", DISCONNECT)
-    assert outbox.take(ALL) == [b"a1", b"b1"]
+    for key in "ab":
+        assert outbox.offer(key, f"{key}1".encode(), DROP, 0, 1)
+    assert outbox.offer("c", b"c1", DROP, 0, 1)
+    assert outbox.take(ALL) == [b"a1", b"b1", Skipped("c", 0, 1)]
+
+
+def test_newest_frames_of_streams_make_room_for_frames_that_must_not_be_dropped() -> None:
+    outbox = Outbox(4)
+    for number, frame in enumerate((b"a1", b"a2")):
+        assert outbox.offer("a", frame, DROP, number, number + 1)
+    assert outbox.offer(None, b"c1", DISCONNECT)
+    assert outbox.offer(None, b"c2", DISCONNECT)
+    assert not outbox.offer(None, b"c3", DISCONNECT)
+    assert outbox.dropped == 2
+    assert outbox.take(ALL) == [Skipped("a", 0, 2), b"c1", b"c2"]
 
 
 def test_oversized_droppable_frame_is_dropped_without_dropping_pending_frames() -> None:

@@ -34,3 +34,11 @@ def test_tokens_spent_ahead_are_repaid_first() -> None:
     assert not bucket.allow(100)
     assert not bucket.allow(106)
     assert bucket.allow(107)
+
+
+def test_several_tokens_are_taken_together_or_not_at_all() -> None:
+    bucket = TokenBucket(rate=2.0, burst=5.0)
+    assert bucket.allow(100.0, 4)
+    assert not bucket.allow(100.0, 2)
+    assert bucket.allow(100.0)
+    assert bucket.allow(102.0, 4)

@@ -201,7 +201,7 @@ async def test_application_is_not_called_for_a_long_identifier() -> None:
     script = Script()
     async with Workbench(Limits(ping_interval=0), authenticators=(), application=script) as bench:
         client = await bench.connect()
-        await client.send(command="subscribe", identifier=json.dumps({"channel": "Chat", "padding": "x" * 2048}))
+        await client.send(command="subscribe", identifier=json.dumps({"channel": "Chat", "padding": "x" * 5120}))
         assert client.seen() == ["welcome", "reject_subscription"]
         assert script.calls == []
 
@@ -237,3 +237,24 @@ async def test_burst_above_the_rate_is_delayed_and_handled() -> None:
         while len(client.session.subscriptions) < 20:
             await asyncio.sleep(0)
         assert client.connection.closed is None
+
+
+async def test_whisper_above_the_maximum_size_is_dropped_and_counted() -> None:
+    async with Workbench(Limits(ping_interval=0, max_whisper=100)) as bench:
+        speaker, listener = await bench.subscribed("s"), await bench.subscribed("s")
+        for size in (200, 10):
+            await speaker.send(command="whisper", identifier=public("s"), data="x" * size)
+        assert [each["message"] for each in listener.connection.replies()[2:]] == ["x" * 10]
+        assert bench.stats.refusals == {Refusal.WHISPER_SIZE: 1}
+        assert speaker.connection.closed is None
+
+
+async def test_whispers_above_the_byte_rate_are_dropped_and_counted() -> None:
+    async with Workbench(Limits(ping_interval=0, max_whisper=100, whisper_rate=0.001)) as bench:
+        speaker, other, listener = [await bench.subscribed("s") for _ in range(3)]
+        for _ in range(3):
+            await speaker.send(command="whisper", identifier=public("s"), data="x" * 40)
+        await other.send(command="whisper", identifier=public("s"), data="other")
+        said = [each["message"] for each in listener.connection.replies()[2:]]
+        assert said == ["x" * 40, "x" * 40, "other"]
+        assert bench.stats.refusals == {Refusal.WHISPER_RATE: 1}

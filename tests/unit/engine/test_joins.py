@@ -12,6 +12,7 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.engine import joins
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, Replay
+from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Position, Publication
 from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.protocol.broky.codec import BrokyCodec
@@ -394,3 +395,22 @@ async def test_stream_unknown_to_the_store_is_a_gap_without_a_position() -> None
         await client.send(command="subscribe", identifier=public("s"), history=known)
         events = b"".join(client.connection.written)
         assert (events.count(b"event: "), b"id: " in events) == (3, False)
+
+
+async def test_messages_without_a_position_do_not_overflow_a_join() -> None:
+    async with Workbench(Limits(ping_interval=0, max_pending=2000)) as bench:
+        await bench.publish("s", "1")
+        bench.codec = SseCodec(unwrap=True, raw=True)
+        client = await bench.connect()
+        go_on = asyncio.Event()
+        client.connection.ready = go_on.wait  # type: ignore[assignment,method-assign]
+        await client.send(command="subscribe", identifier=public("s"), history={"since": 1e9})
+        for _ in range(50):
+            await bench.publish("s", json.dumps("x" * 100), transient=True)
+        await bench.publish("s", json.dumps("y" * 500))
+        go_on.set()
+        await settle()
+        assert client.connection.closed is None
+        written = b"".join(client.connection.written)
+        assert (written.count(b"data: 1"), written.count(b"y" * 500)) == (1, 1)
+        assert written.count(b"x" * 100) < 50

@@ -1,6 +1,9 @@
 """Slow connections: the outbox keeps the order and applies the stream's policy when it is full."""
 
+import json
+
 from ropewalk.model.limits import Limits
+from ropewalk.model.messages import Publication
 from ropewalk.model.rules import SlowPolicy, StreamRule
 from tests.unit.engine.workbench import Client, RecordingConnection, SlowReader, Workbench, public, settle
 
@@ -266,3 +269,71 @@ async def test_client_too_slow_for_its_history_skips_on_a_droppable_stream() -> 
         for _ in range(60):
             await reader.read()
         assert sorted(item for item in client.seen() if isinstance(item, int)) == list(range(1, last.offset + 1))
+
+
+async def test_messages_without_a_position_never_close_a_slow_connection() -> None:
+    async with Workbench(SMALL) as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("s"))
+        client.session.writing_paused()
+        await bench.publish("s", "1")
+        for _ in range(50):
+            await bench.publish("s", '"typing"', transient=True)
+            await bench.publish("s", '"cursor"', transient=True, exclude_socket="another")
+        await bench.publish("s", "2")
+        assert client.connection.closed is None
+        assert bench.stats.slow_disconnects == 0
+        assert bench.stats.outbox_drops > 0
+        client.session.writing_resumed()
+        assert [each for each in client.seen()[2:] if each] == [1, 2]
+
+
+async def test_messages_with_positions_take_the_room_of_messages_without() -> None:
+    async with Workbench(Limits(ping_interval=0, max_pending=1000)) as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("s"))
+        client.session.writing_paused()
+        await bench.publish("s", json.dumps("x" * 800), transient=True)
+        for number in range(4):
+            await bench.publish("s", str(number))
+        assert client.connection.closed is None
+        client.session.writing_resumed()
+        assert client.seen()[2:] == [1, 2, 3, 4]
+
+
+async def test_mixed_messages_of_one_tick_are_dropped_apart_from_each_other() -> None:
+    async with Workbench(SMALL) as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("s"))
+        client.session.writing_paused()
+        for number in range(1, 9):
+            large = Publication("s", json.dumps("x" * 1000).encode(), transient=True)
+            await bench.node.broker.publish([large, Publication("s", str(number).encode()), large])
+            await settle()
+        assert client.connection.closed is None
+        client.session.writing_resumed()
+        assert [each for each in client.seen()[2:] if each] == list(range(1, 9))
+
+
+async def test_dropped_messages_without_a_position_are_reported_to_clients_that_follow_positions() -> None:
+    async with Workbench(SMALL) as bench:
+        client = await bench.connect(positions="1")
+        await client.send(command="subscribe", identifier=public("s"))
+        client.session.writing_paused()
+        for _ in range(50):
+            await bench.publish("s", '"typing"', transient=True)
+        client.session.writing_resumed()
+        notice = next(each for each in client.connection.replies() if each.get("type") == "reject_history")
+        assert notice["streams"] == {"s": {"reason": "dropped", "epoch": "", "oldest": 1, "tip": 0}}
+        assert bench.stats.gaps["dropped"] == 1
+
+
+async def test_presence_events_are_not_dropped_for_a_slow_connection() -> None:
+    async with Workbench(SMALL) as bench:
+        client, other = await bench.connect(), await bench.connect()
+        for each in (client, other):
+            await each.send(command="subscribe", identifier=public("s"))
+        client.session.writing_paused()
+        for number in range(50):
+            await other.send(command="join", identifier=public("s"), presence={"id": str(number)})
+        assert client.connection.closed == (1000, "Too slow")

@@ -4,10 +4,12 @@ import logging
 
 import pytest
 
+from ropewalk.core.quotas import ConnectionQuotas
 from ropewalk.core.worker_reports import WorkerReports
 from ropewalk.engine import node_wide
 from ropewalk.engine.node_wide import NodeWideInspector, reports_of_workers
 from ropewalk.model.errors import Unavailable
+from ropewalk.model.limits import Limits
 from ropewalk.model.report import SHUTTING_DOWN, Gauges, NodeReport
 
 
@@ -51,13 +53,16 @@ class Node:
     def start_store(self, run: str) -> None:
         self.reports: WorkerReports = reports_of_workers(self.store, run, lambda: 0.0, self.store.figures)
 
-    def worker(self, name: str, own: Process, places: Places | None = None) -> NodeWideInspector:
+    def worker(
+        self, name: str, own: Process, places: Places | None = None, crowds: ConnectionQuotas | None = None
+    ) -> NodeWideInspector:
         async def exchange(mine: bytes) -> bytes:
             if self.error is not None:
                 raise self.error
             return self.reports.answer(name, mine)
 
-        return NodeWideInspector(name, f"run of {name}", own, exchange, places or Places(0, 0), own.figures)
+        places, crowds = places or Places(0, 0), crowds or ConnectionQuotas(Limits())
+        return NodeWideInspector(name, f"run of {name}", own, exchange, places, crowds, own.figures)
 
 
 async def test_each_worker_reports_the_whole_node() -> None:
@@ -167,6 +172,8 @@ async def test_exchanges_continue_until_cancelled(monkeypatch: pytest.MonkeyPatc
         raise errors.pop(0)
 
     process = Process()
+    quotas = ConnectionQuotas(Limits())
+    inspector = NodeWideInspector("1", "run", process, exchange, Places(0, 0), quotas, process.figures)
     with pytest.raises(Enough):
-        await NodeWideInspector("1", "run", process, exchange, Places(0, 0), process.figures).run()
+        await inspector.run()
     assert errors == []

@@ -8,7 +8,15 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.hub import Group, Hub
 from ropewalk.engine.link import Link
-from ropewalk.engine.prefixes import AWAY, MOST_PREFIXES, NOT_HERE, TOO_MANY, Prefixes
+from ropewalk.engine.prefixes import (
+    AWAY,
+    MAX_PREFIXES_PER_CONNECTION,
+    MOST_PREFIXES,
+    NOT_HERE,
+    TOO_MANY,
+    TOO_MANY_OF_ONE,
+    Prefixes,
+)
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model.commands import SubscribePrefix
 from ropewalk.model.errors import Unavailable
@@ -148,11 +156,27 @@ async def test_failing_feed_and_missing_support_are_distinguished() -> None:
     assert await Bench(object()).prefixes.join(link, *wanted("a")) is NOT_HERE
 
 
-async def test_number_of_prefixes_is_limited_and_existing_ones_can_be_joined() -> None:
+async def test_one_connection_cannot_take_all_prefixes() -> None:
     bench = Bench()
     link, _ = bench.link()
+    subscriptions = []
+    for number in range(MAX_PREFIXES_PER_CONNECTION):
+        subscription, command = wanted(f"{number}")
+        assert await bench.prefixes.join(link, subscription, command) is None
+        subscriptions.append(subscription)
+    assert await bench.prefixes.join(link, *wanted("one more")) is TOO_MANY_OF_ONE
+    assert await bench.prefixes.join(bench.link()[0], *wanted("one more")) is None
+    bench.hub.leave(subscriptions[0].groups[0], link)
+    assert await bench.prefixes.join(link, *wanted("another")) is None
+
+
+async def test_number_of_prefixes_is_limited_and_existing_ones_can_be_joined() -> None:
+    bench = Bench()
     for number in range(MOST_PREFIXES):
+        if number % MAX_PREFIXES_PER_CONNECTION == 0:
+            link, _ = bench.link()
         assert await bench.prefixes.join(link, *wanted(f"{number}")) is None
+    link, _ = bench.link()
     assert await bench.prefixes.join(link, *wanted("one more")) is TOO_MANY
     assert await bench.prefixes.join(bench.link()[0], *wanted("7")) is None
 

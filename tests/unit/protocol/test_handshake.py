@@ -81,6 +81,15 @@ def test_every_origin_is_allowed_without_a_list() -> None:
     assert AllowedOrigins([])(None)
 
 
+def test_star_allows_every_origin_and_still_requires_one_if_told_to() -> None:
+    for required in (False, True):
+        origins = AllowedOrigins(["*", "example.com"], required=required)
+        assert origins.everyone
+        assert origins("https://evil.example")
+        assert origins(None) is not required
+    assert not AllowedOrigins(["example.com"]).everyone
+
+
 def test_token_parameter_name_is_case_insensitive_in_the_header() -> None:
     assert token_of("My-Token", {"x-my-token": "t"}, {}) == "t"
     assert token_of("My-Token", {}, {"My-Token": "t"}) == "t"

@@ -9,7 +9,7 @@ from ropewalk.adapters.endpoints.broky_clients import BrokyClients
 from ropewalk.adapters.endpoints.broky_connection import BrokyConnection
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
 from ropewalk.adapters.endpoints.broky_shared import BrokyShared
-from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
+from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS, HeadTimeouts
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.websocket import Open
 from ropewalk.core.stats import Stats
@@ -37,8 +37,9 @@ class BrokyEndpoint:
         turns: LoopTurns,
     ) -> None:
         timeouts, write_timeouts = HeadTimeouts(HELLO_SECONDS), HeadTimeouts(write_timeout)
+        messages = HeadTimeouts(MESSAGE_SECONDS)
         self._shared = BrokyShared(
-            open_session, clients, pushes, stats, max_command, shards, signed, timeouts, write_timeouts, turns
+            open_session, clients, pushes, stats, max_command, shards, signed, timeouts, write_timeouts, turns, messages
         )
         self._connections: set[BrokyConnection] = set()
         self._uncounted: dict[BrokyConnection, None] = {}

@@ -11,11 +11,13 @@ from msgspec.structs import replace
 from ropewalk.adapters.endpoints.broky_clients import ClientKind, RingNodes
 from ropewalk.adapters.endpoints.broky_pushes import CollectedRuns, Push
 from ropewalk.adapters.endpoints.broky_shared import MAX_UNACKED, BrokyShared
+from ropewalk.adapters.endpoints.frame_watch import FrameWatch
 from ropewalk.adapters.endpoints.publish import completed
 from ropewalk.adapters.endpoints.socket_writes import SocketWrites
 from ropewalk.adapters.endpoints.turns import A_TURN, LITTLE
 from ropewalk.adapters.endpoints.unsent import unsent_bytes
 from ropewalk.core.node_proofs import DialledNode
+from ropewalk.model.closing import UNFINISHED_MESSAGE
 from ropewalk.model.errors import MalformedFrame, NotProven
 from ropewalk.model.refusals import Refusal
 from ropewalk.ports import SessionHandle
@@ -66,6 +68,7 @@ class BrokyConnection(asyncio.Protocol):
         self.direct: SocketWrites | None = None
         self._sock = sock
         self._unhandled = ReadAhead(HELLO_SIZE)
+        self._watch = FrameWatch(shared.message_timeouts, self._unhandled, self._frame_late)
         self._session: SessionHandle | None = None
         self._greeted = False
         self._proving: DialledNode | None = None  # a node of the ring, until it has proved the key
@@ -128,6 +131,7 @@ class BrokyConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._unhandled.clear()
+        self._watch.end()
         self._table.left(self)
         self._shared.stats.connections_closed += self._only_pushes
         if self._session is not None:
@@ -142,6 +146,7 @@ class BrokyConnection(asyncio.Protocol):
             return
         self._closing = True
         self._unhandled.clear()
+        self._watch.end()
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._pace()
@@ -193,6 +198,8 @@ class BrokyConnection(asyncio.Protocol):
                 self._hand_over()
         except MalformedFrame as mistake:
             self._refuse_frame(mistake)
+        if not self._closing:
+            self._watch.look()
         if self._draining and self._under_way is None:
             self.drain()
         if self._hung_up and not self._owes_answers():
@@ -301,6 +308,16 @@ class BrokyConnection(asyncio.Protocol):
             self._shared.stats.refusals[mistake.refusal or Refusal.BAD_FRAME] += 1
             self._end(error_of(mistake))
 
+    def _frame_late(self) -> None:
+        """Not the client's fault where we do not read on, or have not handled what came before."""
+        if not self._reads or self._unhandled.size:
+            self._watch.look()
+        elif self._session is not None:
+            self._session.unfinished()
+        else:
+            self._shared.stats.refusals[Refusal.MESSAGE_TIMEOUT] += 1
+            self._end(error(Reason.OVERFLOW, UNFINISHED_MESSAGE.text, reconnect=True))
+
     def _end(self, last: bytes) -> None:
         """For a connection without a session."""
         if not self._closing:
@@ -361,6 +378,7 @@ class BrokyConnection(asyncio.Protocol):
 
     def _become_a_link(self, nodes: RingNodes) -> None:
         self._greeted = self._closing = True
+        self._watch.end()
         self._table.left(self)
         self.write(encode(replace(self._shared.welcome(MAX_FRAME), node=nodes.name)))
         nodes.take_over(self._transport)

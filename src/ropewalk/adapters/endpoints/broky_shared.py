@@ -21,7 +21,8 @@ AROUND_PAYLOADS = 64 * 1024
 
 @dataclass(frozen=True)
 class BrokyShared:
-    """`timeouts`: of Hellos; `write_timeouts`: of clients that do not take their answers. `signed`:
+    """`timeouts`: of Hellos; `write_timeouts`: of clients that do not take their answers; `message_timeouts`: of frames that
+    are begun. `signed`:
     what tells the name in a signed one where subscriptions need them; None where streams are public."""
 
     open_session: Open
@@ -34,6 +35,7 @@ class BrokyShared:
     timeouts: HeadTimeouts
     write_timeouts: HeadTimeouts
     turns: LoopTurns
+    message_timeouts: HeadTimeouts
 
     @property
     def max_frame(self) -> int:

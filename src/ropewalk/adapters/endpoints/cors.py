@@ -4,7 +4,7 @@ from typing import Protocol
 
 
 class OriginAllowed(Protocol):
-    """Whether a request with this Origin header (None: without one) may be answered; `everyone`: there is no list."""
+    """Whether a request with this Origin header (None: without one) may be answered; `everyone`: of any origin."""
 
     @property
     def everyone(self) -> bool: ...
@@ -14,8 +14,8 @@ class OriginAllowed(Protocol):
 def cors_headers(origin: str | None, origin_allowed: OriginAllowed, methods: str, asked_headers: str = "") -> dict[str, str]:
     """For an origin that is allowed already.
 
-    Without a list of allowed origins every page may read, but without the browser's
-    credentials; otherwise any page at all could read what a cookie opens. With a list, the named origin may use them.
+    Without a list of allowed origins, or with `*` in it, every page may read, but without the browser's credentials;
+    otherwise any page at all could read what a cookie opens. With a list, the named origin may use them.
     """
     if origin is None:
         return {}

@@ -6,6 +6,9 @@ All may take equally long, so that one timer, set for the first of them, does fo
 import asyncio
 from typing import Protocol
 
+MESSAGE_SECONDS = 30.0
+"""How long a message of a client may take from its first byte to its last. What has come of it is kept meanwhile."""
+
 
 class AwaitedHead(Protocol):
     def time_out(self) -> None: ...

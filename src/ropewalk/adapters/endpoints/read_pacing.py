@@ -24,6 +24,11 @@ class ReadPacing:
         self._frames = 0
         self._paced_until = 0.0
 
+    @property
+    def stopped(self) -> bool:
+        """The connection is not read for now."""
+        return self._held or self._resting
+
     def hold(self, hold: bool) -> None:
         self._held = hold
         self._apply()

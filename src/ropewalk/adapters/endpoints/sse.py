@@ -16,6 +16,7 @@ from ropewalk.adapters.endpoints.cors import OriginAllowed, cors_headers
 from ropewalk.adapters.endpoints.http_guard import ANONYMOUS, BODY_SECONDS, gather, refusal, unreadable
 from ropewalk.adapters.endpoints.proxied_connection import client_of, told_when_lost
 from ropewalk.adapters.endpoints.sse_link import SseLink
+from ropewalk.model.closing import TOO_MANY_CONNECTIONS
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import BadRequest, LateBody, TooLarge, Unavailable, UnsupportedEncoding
 from ropewalk.model.refusals import Refusal
@@ -121,7 +122,7 @@ class SseEndpoint:
         with told_when_lost(request, link.lost):
             try:
                 if not await session.opened():
-                    return refusal(401, "unauthorized", cors)
+                    return _refused(link.close_code, cors)
                 for subscribe in subscriptions:
                     if request.transport is None:  # so the session has ended, and nothing may be added to it
                         break
@@ -152,6 +153,13 @@ class SseEndpoint:
             token=token_of(self._token_param, headers, params),
             options=client_options(headers, params),
         )
+
+
+def _refused(close_code: int, cors: dict[str, str]) -> web.Response:
+    """Of a session that was ended before it was opened."""
+    if close_code == TOO_MANY_CONNECTIONS.code:
+        return refusal(429, "too many connections", {"Retry-After": "5", **cors})
+    return refusal(401, "unauthorized", cors)
 
 
 def _event_ids(session: SessionHandle, subscriptions: list[Subscribe], keyed: bool) -> EventIds:

@@ -21,13 +21,14 @@ _COMMENT = b":\n\n"
 class SseLink:
     """Written to by the session, drained by the request's own handler in `run`.
 
-    `overfull`: more was written before the answer began than may wait for it.
+    `overfull`: more was written before the answer began than may wait for it. `close_code`: of the session's end, 0 before.
     """
 
     direct = None
 
     def __init__(self, request: web.Request, keepalive: float) -> None:
         self.overfull = False
+        self.close_code = 0
         self._request = request
         self._keepalive = keepalive
         self._session: SessionHandle | None = None
@@ -58,6 +59,7 @@ class SseLink:
     def close(self, code: int, text: str) -> None:
         """Events have no close code: the reason went out as a `disconnect` event, and the answer simply ends."""
         if not self._closing:
+            self.close_code = code
             self._closing = True
             self._wake.set()
             # A peer that does not read would hold the handler for ever.

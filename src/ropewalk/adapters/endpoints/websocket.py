@@ -25,6 +25,7 @@ from picows import (
 )
 from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
+from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS, HeadTimeouts
 from ropewalk.adapters.endpoints.picows_transport import PicowsTransport, SwitchingProtocols
 from ropewalk.adapters.endpoints.read_pacing import ReadPacing
 from ropewalk.adapters.endpoints.turns import LoopTurns
@@ -42,6 +43,7 @@ from ropewalk.protocol.handshake import (
     query_params,
     token_of,
 )
+from ropewalk.protocol.plain_request import HEAD_END
 from ropewalk.protocol.proxies import FORWARDING_HEADERS, Peer, TrustedProxies, joined_headers
 from ropewalk.protocol.websocket_frame import CableCodec, close_frame, pong_frame
 
@@ -110,9 +112,16 @@ class BoundedProtocol(WSProtocol):  # type: ignore[misc]  # unknown to the stubs
         whole: memoryview = WSProtocol.get_buffer(self, size_hint)
         return whole[:READ_CHUNK]
 
+    def buffer_updated(self, count: int) -> None:
+        connection = self.listener
+        if connection is not None and not connection.begun:
+            connection.begin_message()
+        WSProtocol.buffer_updated(self, count)
+
 
 class WebSocketConnection(WSListener):
-    """A `Connection`. `write` is the transport's own method, so that a delivery costs one call."""
+    """A `Connection`. `write` is the transport's own method, so that a delivery costs one call. `begun`: a message of the
+    client is not all there, and must be in time."""
 
     __slots__ = (
         "_closing",
@@ -126,6 +135,7 @@ class WebSocketConnection(WSListener):
         "_session",
         "_size",
         "_transport",
+        "begun",
         "write",
     )
 
@@ -138,6 +148,7 @@ class WebSocketConnection(WSListener):
         self._parts: list[bytes] | None = None
         self._size = 0
         self._closing = False
+        self.begun = False
         self._going_away = False
         self._paused = False
         self._pong: bytes | None = None
@@ -162,7 +173,31 @@ class WebSocketConnection(WSListener):
         transport.request.headers = NO_HEADERS
         response.head = b""
 
+    def begin_message(self) -> None:
+        self.begun = True
+        self._endpoint.message_timeouts.begin(self)
+
+    def _finish_message(self) -> None:
+        if self.begun:
+            self.begun = False
+            self._endpoint.message_timeouts.end(self)
+
+    def time_out(self) -> None:
+        """Not the client's fault while its socket is not read."""
+        self.begun = False
+        if self._reading is not None and self._reading.stopped:
+            self.begin_message()
+        elif self._session is not None:
+            self._session.unfinished()
+
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        self._handle(frame)
+        if self.begun and self._parts is None:
+            self._finish_message()
+        if frame.last_in_buffer and (frame.tail_size or self._parts is not None) and not (self.begun or self._closing):
+            self.begin_message()
+
+    def _handle(self, frame: WSFrame) -> None:
         kind = frame.msg_type
         if kind is CLOSE:
             self._going_away = frame.get_close_code() is WSCloseCode.GOING_AWAY
@@ -214,6 +249,7 @@ class WebSocketConnection(WSListener):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._closing = True
+        self._finish_message()
         if self._session is not None:
             self._endpoint.connections -= 1
             self._session.lost(self._going_away)
@@ -249,6 +285,7 @@ class WebSocketConnection(WSListener):
     def _end(self) -> None:
         self._closing = True
         self._parts = None
+        self._finish_message()
         asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self._finish)
 
     def _finish(self) -> None:
@@ -293,6 +330,7 @@ class WebSocketEndpoint:
         self.open_session = open_session
         self.connections = 0
         self.turns = LoopTurns()
+        self.message_timeouts = HeadTimeouts(MESSAGE_SECONDS)
         self._paths = frozenset(paths)
         self._origin_allowed = origin_allowed
         self._token_param = token_param
@@ -306,13 +344,14 @@ class WebSocketEndpoint:
         protocol = self._protocol(PicowsSide(self, peer))
         transport.set_protocol(protocol)
         protocol.connection_made(PicowsTransport(transport))
-        rest = memoryview(data)
-        while rest:
-            buffer = protocol.get_buffer(-1)
-            taken = min(len(buffer), len(rest))
-            buffer[:taken] = rest[:taken]
-            rest = rest[taken:]
-            protocol.buffer_updated(taken)
+        end = data.find(HEAD_END) + len(HEAD_END)
+        for rest in (memoryview(data)[:end], memoryview(data)[end:]):
+            while rest:
+                buffer = protocol.get_buffer(-1)
+                taken = min(len(buffer), len(rest))
+                buffer[:taken] = rest[:taken]
+                rest = rest[taken:]
+                protocol.buffer_updated(taken)
         return protocol
 
     def _protocol(self, side: PicowsSide) -> WSProtocol:

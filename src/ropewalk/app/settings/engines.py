@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 from ropewalk.app.nats_addresses import require_guarded
 from ropewalk.app.settings.sections import Settings
 from ropewalk.model.errors import UserMistake
+from ropewalk.model.limits import AROUND_NAMES, NAME_TEXT_GROWTH
 
 FAN_OUT = frozenset(("redis", "nats"))
 LONGEST_KEY = 200
@@ -143,6 +144,12 @@ def doubts(settings: Settings) -> list[str]:
         found.append(
             "--broadcast_adapter=nats: no application can publish to the embedded NATS, whose credentials are random at each "
             "start; put user:password@ or a token and @ before the host of --enats_addr"
+        )
+    limits = settings.limits
+    if limits.max_identifier < limits.max_stream_name * NAME_TEXT_GROWTH + AROUND_NAMES:
+        found.append(
+            "--max_stream_name allows names that may not fit into an identifier of --max_identifier bytes: they could be "
+            "published to but not subscribed to"
         )
     return found + _unused(settings)
 

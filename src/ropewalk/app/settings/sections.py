@@ -334,6 +334,17 @@ class LimitSettings:
 
     max_conn: int = count(65536, "Clients at once, over WebSocket, SSE and TCP; 0 sets no limit.")
     max_http_conn: int = count(4096, "Other HTTP connections at once: publishers, API, health, metrics; 0 sets no limit.")
+    max_conn_per_user: int = count(
+        _SESSION.max_conn_per_user, "Clients at once with the same connection identifiers; 0 sets no limit."
+    )
+    max_conn_per_address: int = count(
+        _SESSION.max_conn_per_address,
+        "Clients at once from one address, for IPv6 from one /64; not from this machine. 0 sets no limit.",
+    )
+    conn_rate_per_address: int = count(
+        int(_SESSION.conn_rate_per_address),
+        "Clients a second from one address, and at once as many as in 10 seconds; not from this machine. 0 sets no limit.",
+    )
     http_keepalive_timeout: float = duration(
         75.0, "How long an HTTP connection may stay open between two requests.", positive=True
     )
@@ -375,7 +386,15 @@ class LimitSettings:
         "How long commands beyond the rate may keep a connection waiting before it is closed.",
         positive=True,
     )
-    max_stream_name: int = size(_SESSION.max_stream_name, "Bytes of a stream's name.", positive=True)
+    max_whisper_size: int = size(_SESSION.max_whisper, "Bytes of one whisper; a larger one is dropped.", positive=True)
+    whisper_rate: int = size(
+        int(_SESSION.whisper_rate), "Bytes of whispers a second that one session may send; more are dropped. 0 sets no limit."
+    )
+    max_stream_name: int = size(
+        _SESSION.max_stream_name,
+        "Bytes of a stream's name, to publish, to subscribe and to read alike; --max_identifier should be 8 times as much.",
+        positive=True,
+    )
     max_member_info: int = size(_SESSION.max_member_info, "Bytes of what a member says of itself.", positive=True)
 
 

@@ -54,6 +54,7 @@ _CLOSINGS = {
     "token_expired": Reason.UNAUTHORIZED,
     "server_restart": Reason.DRAINING,
     "too_slow": Reason.SLOW,
+    "too_many_connections": Reason.OVERFLOW,
 }
 _CODES = {
     1002: Reason.MALFORMED,

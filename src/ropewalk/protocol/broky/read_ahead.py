@@ -39,6 +39,11 @@ class ReadAhead:
         """Not even the beginning of a frame is there."""
         return not self.size and not self._splitter.holds
 
+    @property
+    def unfinished(self) -> bytearray | None:
+        """What has come of a frame whose end has not: one object for each frame."""
+        return self._splitter.unfinished
+
     def put(self, data: bytes) -> None:
         if not self.size:
             self.data, self.at = data, 0

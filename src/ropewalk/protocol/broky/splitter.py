@@ -71,6 +71,11 @@ class FrameSplitter:
     def holds(self) -> bool:
         return bool(self._held)
 
+    @property
+    def unfinished(self) -> bytearray | None:
+        """The beginning of a frame whose end has not come: one object for each frame."""
+        return self._held or None
+
     def hold(self, data: bytes, start: int) -> None:
         """The beginning of a frame is there, up to the end of `data`."""
         if start < len(data):

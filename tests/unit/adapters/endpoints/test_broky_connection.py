@@ -14,6 +14,7 @@ from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.broky_clients import BrokyClients, RingNodes
 from ropewalk.adapters.endpoints.broky_connection import ENOUGH
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
+from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.turns import A_TURN, LoopTurns
 from ropewalk.core.stats import Stats
@@ -29,6 +30,7 @@ from ropewalk.protocol.broky.tables import encode
 from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.proxies import Peer, TrustedProxies
 from ropewalk.protocol.publications import PublicationLimits
+from ropewalk.testing.clock import ManualClock
 from tests.unit.adapters.endpoints.wire import Wire
 
 
@@ -43,6 +45,10 @@ class Session:
     def __init__(self, connection: Connection) -> None:
         self.inbox = Inbox(connection.hold_reading)
         self.waiting = 0
+        self.timed_out = 0
+
+    def unfinished(self) -> None:
+        self.timed_out += 1
 
     async def opened(self) -> bool:
         return True
@@ -343,3 +349,65 @@ async def test_draining_server_sends_an_error_to_a_waiting_producer() -> None:
     assert isinstance(error, Error)
     assert error.reason is Reason.DRAINING
     assert len(endpoint.register.payloads) == before
+
+
+# --- Frames that are begun --------------------------------------------------------------------------------------------
+
+PUSH = pushes(b"ephemeral", [b"x"])
+PING = encode(Ping(1))
+
+
+async def pass_time(clock: ManualClock, seconds: float) -> None:
+    clock.advance(seconds)
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("begun", [PUSH[:-1], PUSH + PUSH[:2], PING + PING[:5]], ids=["push", "size", "ping"])
+@pytest.mark.parametrize("key", ["", "key"], ids=["subscriber", "publisher"])
+async def test_frame_that_is_not_finished_in_time_ends_the_connection(loop_clock: ManualClock, key: str, begun: bytes) -> None:
+    endpoint = Endpoint(key=key)
+    wire, connection = await endpoint.connected()
+    connection.data_received(begun)
+    for session in endpoint.sessions:
+        session.take() if session.waiting else None
+    await pass_time(loop_clock, MESSAGE_SECONDS - 0.1)
+    wire.writes.clear()
+    assert [session.timed_out for session in endpoint.sessions] == ([] if key else [0])
+    await pass_time(loop_clock, 0.2)
+    if key:
+        error = decode(wire.written)
+        assert isinstance(error, Error)
+        assert (error.reason, error.reconnect) == (Reason.OVERFLOW, True)
+        assert endpoint.stats.refusals == {"message_timeout": 1}
+    else:
+        assert [session.timed_out for session in endpoint.sessions] == [1]
+
+
+async def test_each_frame_has_its_own_time(loop_clock: ManualClock) -> None:
+    endpoint = Endpoint()
+    _, connection = await endpoint.connected()
+    connection.data_received(PUSH[:9])
+    for _ in range(5):
+        await pass_time(loop_clock, 0.9 * MESSAGE_SECONDS)
+        connection.data_received(PUSH[9:] + PUSH[:9])
+    connection.data_received(PUSH[9:])
+    await pass_time(loop_clock, 10 * MESSAGE_SECONDS)
+    assert endpoint.register.payloads == [b"x"] * 6
+    assert [session.timed_out for session in endpoint.sessions] == [0]
+
+
+async def test_frame_of_a_client_that_is_not_read_is_not_timed_out(loop_clock: ManualClock) -> None:
+    endpoint = Endpoint()
+    wire, connection = await endpoint.connected()
+    (session,) = endpoint.sessions
+    connection.data_received(PING * MOST_FRAMES + PING[:5])
+    assert not wire.reads
+    await pass_time(loop_clock, 1.5 * MESSAGE_SECONDS)
+    assert session.timed_out == 0
+    while session.waiting:
+        session.take()
+    await asyncio.sleep(0)
+    assert wire.reads
+    await pass_time(loop_clock, MESSAGE_SECONDS)
+    assert session.timed_out == 1

@@ -404,6 +404,15 @@ async def test_other_methods_are_answered_with_405(client: Client, subtests: pyt
 PAGE = {"Origin": "https://app.example.com"}
 
 
+async def test_star_as_allowed_origin_gives_no_page_the_credentials(node: Node) -> None:
+    async with (
+        endpoint(node, "*", "app.example.com") as client,
+        client.get("/events?stream=chat", headers=PAGE) as response,
+    ):
+        assert response.headers["Access-Control-Allow-Origin"] == "*"
+        assert "Access-Control-Allow-Credentials" not in response.headers
+
+
 async def test_without_allowed_origins_every_page_may_read_without_credentials(client: Client) -> None:
     async with client.get("/events?stream=chat", headers=PAGE) as response:
         assert response.headers["Access-Control-Allow-Origin"] == "*"

@@ -49,6 +49,9 @@ class FakeSession:
     def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         raise AssertionError("an SSE client sends nothing")
 
+    def unfinished(self) -> None:
+        raise AssertionError("an SSE client sends nothing")
+
     def finish(self) -> None:
         raise AssertionError("an SSE client has one side only")
 

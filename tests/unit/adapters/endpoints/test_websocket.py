@@ -1,16 +1,20 @@
 """How many writes a WebSocket connection makes."""
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
+from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS
+from ropewalk.adapters.endpoints.websocket import READ_CHUNK, WebSocketEndpoint
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.proxies import Peer, TrustedProxies
+from ropewalk.testing.clock import ManualClock
+from tests.tcp import CONTINUATION, PING, TEXT, client_frame
 from tests.unit.adapters.endpoints.wire import Wire
 
 REQUEST = (
@@ -32,14 +36,28 @@ class Socket:
     def fileno(self) -> int:
         return self._number
 
+    def setsockopt(self, *option: int) -> None:
+        """Options are ignored."""
+
 
 class Session:
     """A session that may write at once."""
 
     def __init__(self, connection: Connection, first: bytes) -> None:
         self.connection = connection
+        self.received: list[bytes] = []
+        self.timed_out = 0
         if first:
             connection.write(first)
+
+    def receive(self, frame: bytes) -> None:
+        self.received.append(frame)
+
+    def heard(self) -> None:
+        pass
+
+    def unfinished(self) -> None:
+        self.timed_out += 1
 
 
 @pytest.fixture
@@ -90,3 +108,88 @@ async def test_invalid_upgrade_request_opens_no_session(wire: Wire) -> None:
     assert sessions == []
     assert b"".join(wire.writes).startswith(b"HTTP/1.1 400 ")
     assert b"welcome" not in b"".join(wire.writes)
+
+
+# --- messages that are begun ------------------------------------------------------------------------------------------
+
+MESSAGE = client_frame(b'{"command":"ping"}')
+FRAGMENT = client_frame(b"{", TEXT, fin=False)
+
+
+class Client:
+    """A connection with a session, and what its client sends."""
+
+    def __init__(self, wire: Wire, ahead: bytes = b"") -> None:
+        sessions: list[Session] = []
+        self._protocol = endpoint(b"", sessions).take_over(wire, REQUEST + ahead, Peer("127.0.0.1"))
+        (self.session,) = sessions
+
+    def send(self, data: bytes) -> None:
+        while data:
+            buffer = self._protocol.get_buffer(-1)
+            taken = min(len(buffer), len(data))
+            buffer[:taken] = data[:taken]
+            data = data[taken:]
+            self._protocol.buffer_updated(taken)
+
+
+async def pass_time(clock: ManualClock, seconds: float) -> None:
+    clock.advance(seconds)
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [MESSAGE[:-1], MESSAGE + MESSAGE[:1], FRAGMENT, FRAGMENT + client_frame(b"", PING), MESSAGE + FRAGMENT + FRAGMENT[:-1]],
+    ids=["frame", "header", "fragment", "fragment and ping", "fragments"],
+)
+async def test_message_that_is_not_finished_in_time_ends_the_session(wire: Wire, loop_clock: ManualClock, begun: bytes) -> None:
+    clients = [Client(wire), Client(wire, ahead=begun)]
+    clients[0].send(begun)
+    await pass_time(loop_clock, MESSAGE_SECONDS - 0.1)
+    assert [client.session.timed_out for client in clients] == [0, 0]
+    for client in clients:
+        client.send(client_frame(b"", PING) if begun == FRAGMENT else b"")
+    await pass_time(loop_clock, 0.2)
+    assert [client.session.timed_out for client in clients] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        MESSAGE,
+        MESSAGE * 3,
+        FRAGMENT + client_frame(b"}", CONTINUATION),
+        client_frame(b"x" * (READ_CHUNK - 8)),  # fills the buffer of one read
+        client_frame(b"", PING),
+    ],
+    ids=["message", "messages", "fragments", "large", "ping"],
+)
+async def test_idle_client_after_whole_messages_is_not_timed_out(wire: Wire, loop_clock: ManualClock, whole: bytes) -> None:
+    client = Client(wire)
+    for byte in whole:
+        client.send(bytes([byte]))
+    client.send(whole)
+    await pass_time(loop_clock, 10 * MESSAGE_SECONDS)
+    assert client.session.timed_out == 0
+
+
+async def test_each_message_has_its_own_time(wire: Wire, loop_clock: ManualClock) -> None:
+    client = Client(wire)
+    client.send(MESSAGE[:5])
+    for _ in range(5):
+        await pass_time(loop_clock, 0.9 * MESSAGE_SECONDS)
+        client.send(MESSAGE[5:] + MESSAGE[:5])
+    assert (client.session.timed_out, len(client.session.received)) == (0, 5)
+
+
+async def test_message_of_a_client_that_is_not_read_is_not_timed_out(wire: Wire, loop_clock: ManualClock) -> None:
+    client = Client(wire)
+    client.send(MESSAGE + MESSAGE[:5])
+    client.session.connection.hold_reading(True)
+    await pass_time(loop_clock, 1.5 * MESSAGE_SECONDS)
+    assert client.session.timed_out == 0
+    client.session.connection.hold_reading(False)
+    await pass_time(loop_clock, MESSAGE_SECONDS)
+    assert client.session.timed_out == 1

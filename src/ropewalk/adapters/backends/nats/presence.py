@@ -5,7 +5,7 @@ listeners, whoever made the change, and a node that was cut off tells what it mi
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -29,10 +29,29 @@ Hold = tuple[str, float | None]
 """The node of a sid, and when it ends if its connection is gone."""
 
 
+MAX_SAID = 8
+"""Sids of a seat of which is known what they said: the first and the last few, so that a record stays small."""
+
+
 class Seat(Struct, frozen=True):
+    """`said`: what sids say of the member, in the order of their joins. The last of it is shown."""
+
     stream: str
     member: Member
     sids: dict[str, Hold]
+    said: dict[str, bytes] = {}
+
+    def join(self, sid: str, hold: Hold, info: bytes) -> "Seat":
+        said = {other: before for other, before in self.said.items() if other != sid}
+        if len(said) >= MAX_SAID:
+            del said[list(said)[1]]
+        return replace(self, member=Member(self.member.id, info), sids={**self.sids, sid: hold}, said={**said, sid: info})
+
+    def without(self, over: Collection[str]) -> "Seat":
+        sids = {sid: hold for sid, hold in self.sids.items() if sid not in over}
+        said = {sid: info for sid, info in self.said.items() if sid not in over}
+        info = list(said.values())[-1] if said else self.member.info
+        return replace(self, member=Member(self.member.id, info), sids=sids, said=said)
 
 
 _decoder = msgspec.msgpack.Decoder(Seat)
@@ -125,10 +144,10 @@ class NatsPresence:
                 if seat is None:
                     self._check_room(stream, freed=bool(events))
                     events.append(PresenceEvent("join", stream, member))
-                sids = {**(seat.sids if seat else {}), sid: (self._node, None)}
+                seat = seat or Seat(stream, member, {})
                 # Also where nothing changes: a node that has not heard yet that this one has a new lease is refused from now on
                 # when it ends what was held under the one before.
-                return [*changes, _change(key, Seat(stream, member, sids))]
+                return [*changes, _change(key, seat.join(sid, (self._node, None), member.info))]
 
             await self._table.settle(decide)
             return events
@@ -177,23 +196,25 @@ class NatsPresence:
                 seat = self._seats.get(key)
                 if seat is None or not seat.sids.keys() & {old_sid, new_sid}:
                     return ()
-                sids = self._adopted(seat, old_sid, new_sid)
-                return [] if sids == seat.sids else [_change(key, replace(seat, sids=sids))]
+                adopted = self._adopted(seat, old_sid, new_sid)
+                return [] if adopted == seat else [_change(key, adopted)]
 
             await self._settle(key, decide)
-        return {self._seats[key].stream: self._seats[key].member for key in self._held.get(new_sid, ())}
+        held = [self._seats[key] for key in self._held.get(new_sid, ())]
+        return {seat.stream: Member(seat.member.id, seat.said.get(new_sid, seat.member.info)) for seat in held}
 
-    def _adopted(self, seat: Seat, old_sid: str, new_sid: str) -> dict[str, Hold]:
+    def _adopted(self, seat: Seat, old_sid: str, new_sid: str) -> Seat:
         """Where the new sid is another member already it stays so; what the old one held there ends."""
-        sids = dict(seat.sids)
         others = {self._seats[key].stream for key in self._held.get(new_sid, ()) if new_sid not in seat.sids}
         if seat.stream in others:
-            sids[old_sid] = (seat.sids[old_sid][0], 0.0)
-            return sids
+            return replace(seat, sids={**seat.sids, old_sid: (seat.sids[old_sid][0], 0.0)})
+        info = seat.said.get(new_sid, seat.said.get(old_sid))
         if old_sid != new_sid:
-            sids.pop(old_sid, None)
-        sids[new_sid] = (self._node, None)
-        return sids
+            seat = seat.without([old_sid])
+        hold = self._node, None
+        if info is None or new_sid in seat.said:
+            return replace(seat, sids={**seat.sids, new_sid: hold})
+        return seat.join(new_sid, hold, info)
 
     async def expire(self) -> list[PresenceEvent]:
         now = self._clock()
@@ -241,11 +262,10 @@ class NatsPresence:
     def _without(self, key: str, sid: str, events: list[PresenceEvent]) -> list[Change]:
         return self._without_all(key, [sid], events)
 
-    def _without_all(self, key: str, over: Iterable[str], events: list[PresenceEvent]) -> list[Change]:
-        seat = self._seats[key]
-        sids = {sid: hold for sid, hold in seat.sids.items() if sid not in set(over)}
-        if sids:
-            return [_change(key, replace(seat, sids=sids))]
+    def _without_all(self, key: str, over: Collection[str], events: list[PresenceEvent]) -> list[Change]:
+        seat = self._seats[key].without(over)
+        if seat.sids:
+            return [_change(key, seat)]
         events.append(PresenceEvent("leave", seat.stream, seat.member))
         return [Change(key)]
 

@@ -7,17 +7,48 @@ local lease_numbers, leases = KEYS[8], KEYS[9]
 
 local act, events = {}, {}
 
--- A seat: how many sids hold it, what the member says of itself, the message of its leave and the size of that.
+-- A seat: how many sids hold it, what the member says of itself, the message of its leave and the size of that; and who said
+-- what, in the order of their joins: sid, info, sid, info … The first and the last few, so that a seat stays small.
+local MOST_SAID = 16
+
 local function seat_of(stream, id)
   local packed = redis.call('HGET', seats, within(stream, id))
   if not packed then return nil end
   local seat = {}
-  seat.sids, seat.info, seat.leave, seat.size = unpack(cmsgpack.unpack(packed))
+  seat.sids, seat.info, seat.leave, seat.size, seat.said = unpack(cmsgpack.unpack(packed))
+  seat.said = seat.said or {}
   return seat
 end
 
+local function said_by(seat, sid)
+  for at = 1, #seat.said, 2 do
+    if seat.said[at] == sid then return seat.said[at + 1], at end
+  end
+end
+
+-- Forget what a sid said. Returns it.
+local function unsaid(seat, sid)
+  local info, at = said_by(seat, sid)
+  if at then
+    table.remove(seat.said, at)
+    table.remove(seat.said, at)
+  end
+  return info
+end
+
+local function say(seat, sid, info)
+  unsaid(seat, sid)
+  if #seat.said >= MOST_SAID then
+    table.remove(seat.said, 3)
+    table.remove(seat.said, 3)
+  end
+  seat.said[#seat.said + 1] = sid
+  seat.said[#seat.said + 1] = info
+  seat.info = info
+end
+
 local function put_seat(stream, id, seat)
-  redis.call('HSET', seats, within(stream, id), cmsgpack.pack({seat.sids, seat.info, seat.leave, seat.size}))
+  redis.call('HSET', seats, within(stream, id), cmsgpack.pack({seat.sids, seat.info, seat.leave, seat.size, seat.said}))
 end
 
 local function tell(kind, stream, id, info, body, size)
@@ -25,11 +56,15 @@ local function tell(kind, stream, id, info, body, size)
   redis.call(publish, string.sub(shard, 1, -2) .. 'c:' .. stream, packet('', '', 0, {entry_of(0, now, size, body)}))
 end
 
-local function vacate(stream, id)
+local function vacate(stream, id, sid)
   local seat = seat_of(stream, id)
   if not seat then return end
   seat.sids = seat.sids - 1
-  if seat.sids > 0 then return put_seat(stream, id, seat) end
+  unsaid(seat, sid)
+  if seat.sids > 0 then
+    seat.info = seat.said[#seat.said] or seat.info
+    return put_seat(stream, id, seat)
+  end
   redis.call('HDEL', seats, within(stream, id))
   redis.call('ZREM', members, within(stream, id))
   tell('leave', stream, id, seat.info, seat.leave, seat.size)
@@ -83,14 +118,15 @@ act['join'] = function()
   local before, seat = streams[stream], seat_of(stream, id)
   if before == id then before = nil end
   if not seat and is_full(stream, before, tonumber(ARGV[14])) then return false end
-  if before then vacate(stream, before) end
+  if before then vacate(stream, before, sid) end
   if not seat then
-    seat = {sids = 0}
+    seat = {sids = 0, said = {}}
     redis.call('ZADD', members, 0, within(stream, id))
     tell('join', stream, id, info, ARGV[10], tonumber(ARGV[11]))
   end
   if streams[stream] ~= id then seat.sids = seat.sids + 1 end
-  seat.info, seat.leave, seat.size = info, ARGV[12], tonumber(ARGV[13])
+  say(seat, sid, info)
+  seat.leave, seat.size = ARGV[12], tonumber(ARGV[13])
   put_seat(stream, id, seat)
   streams[stream] = id
   put_held(sid, streams)
@@ -104,7 +140,7 @@ act['leave'] = function()
   local stream, sid = ARGV[5], ARGV[6]
   local streams = held_by(sid)
   if streams[stream] then
-    vacate(stream, streams[stream])
+    vacate(stream, streams[stream], sid)
     streams[stream] = nil
     put_held(sid, streams)
   end
@@ -125,8 +161,14 @@ local function move(old_sid, new_sid, streams)
     local there = streams[stream]
     if not there then
       streams[stream] = id
+      local seat = seat_of(stream, id)
+      local info = seat and unsaid(seat, old_sid)
+      if info then
+        say(seat, new_sid, info)
+        put_seat(stream, id, seat)
+      end
     elseif there == id then
-      vacate(stream, id) -- the new sid holds it too, so that nobody leaves
+      vacate(stream, id, old_sid) -- the new sid holds it too, so that nobody leaves
     else
       left[stream] = id
     end
@@ -151,7 +193,7 @@ act['adopt'] = function()
   end
   for stream, id in pairs(streams) do
     local seat = seat_of(stream, id)
-    for _, part in ipairs({stream, id, seat and seat.info or ''}) do found[#found + 1] = part end
+    for _, part in ipairs({stream, id, seat and (said_by(seat, new_sid) or seat.info) or ''}) do found[#found + 1] = part end
   end
   return found
 end
@@ -159,7 +201,7 @@ end
 -- how many sids at once
 act['expire'] = function()
   for _, sid in ipairs(redis.call('ZRANGEBYSCORE', deadlines, '-inf', number(now), 'LIMIT', 0, ARGV[5])) do
-    for stream, id in pairs(held_by(sid)) do vacate(stream, id) end
+    for stream, id in pairs(held_by(sid)) do vacate(stream, id, sid) end
     put_held(sid, {})
   end
   return events
