@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import unquote
 
 from msgspec import Meta, Struct
 
@@ -118,7 +119,7 @@ class Context:
         if not DeltaTable.is_deltatable(self.place.archive_dir):
             return None
         uris = DeltaTable(self.place.archive_dir).file_uris()
-        files = [uri for uri in uris if not any(uri.endswith(f"/{path}") for path in without)]
+        files = [uri for uri in uris if not any(unquote(uri).endswith(f"/{path}") for path in without)]
         frame = self.spark.read.option("basePath", self.place.archive_dir).parquet(*files) if files else None
         # What a directory's name says comes typed by its looks; these are what they are.
         return frame and frame.withColumns({"shard": frame["shard"].cast("int"), "date": frame["date"].cast("string")})

@@ -180,8 +180,7 @@ class ArrowJournal:
         for shard in positions:
             if not 0 <= shard < len(self._logs):
                 raise BadRequest(f"there is no shard {shard}")
-        for shard, position in positions.items():
-            self._archived[shard] = max(position, self._archived.get(shard, 0))
+        self._archived.update(positions)
 
     def archived_ends(self) -> dict[int, int]:
         return dict(self._archived)
