@@ -119,6 +119,7 @@ def test_rows_that_the_archive_loses_are_no_longer_archived_for_the_server(
     capsys.readouterr()
     assert run("audit") == 1
     assert f"archive: shard {shard}: positions {before} to {before + 7} were archived" in capsys.readouterr().out
+    assert archived() == before
 
     publish_all(server, [("lossy", 20)])
     assert run("archive") == 0

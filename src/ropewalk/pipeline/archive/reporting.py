@@ -3,6 +3,8 @@
 import logging
 from pathlib import Path
 
+from deltalake.exceptions import DeltaError
+
 from ropewalk.model.errors import RopewalkError
 from ropewalk.pipeline.archive.coverage import archived_end, covered
 from ropewalk.pipeline.archive.log import Extent, held, opened
@@ -44,7 +46,7 @@ def report_archived(wire: Wire, root: str) -> None:
                     extra={"archive": root, "shard": shard, "archived_before": before, "archived_now": end},
                 )
         wire.archived(ends)
-    except RopewalkError as error:
+    except (RopewalkError, DeltaError, OSError) as error:
         logger.warning("the server was not told what is archived", extra={"reason": str(error)})
 
 

@@ -15,6 +15,7 @@ from ropewalk.model.journal import GENERATION_SIZE, ShardSpan
 from ropewalk.pipeline.archive.coverage import missing_positions
 from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.log import Extent, held, opened
+from ropewalk.pipeline.archive.reporting import report_archived
 from ropewalk.pipeline.context import BatchOptions, Context
 from ropewalk.pipeline.registry import job
 from ropewalk.pipeline.report import AuditFault, AuditReport, Part
@@ -60,7 +61,9 @@ def write_report(report: AuditReport, path: Path) -> None:
 
 def audited(context: Context) -> AuditReport:
     # In this order: what is registered meanwhile is not missed, and what the journal lets go of meanwhile is in the archive.
-    state = Wire(context.place.address).journal()
+    wire = Wire(context.place.address)
+    state = wire.journal()
+    report_archived(wire, context.place.archive_dir)  # rows that the archive has lost are kept from now on
     journal = _columns(context.journal_now(failOnDataLoss="false").withColumnRenamed("partition", "shard")).cache()
     try:
         journal.count()
