@@ -62,6 +62,23 @@ class Place(Struct, frozen=True):
         return {name: value for name, value in named.items() if value}
 
 
+class RunSession:
+    """The Spark session of a run, shared by all of its jobs: made at the first call, and again after its JVM has died."""
+
+    def __init__(self, make: "Callable[[], SparkSession]") -> None:
+        self._make = make
+        self._made: SparkSession | None = None
+        self._making = Lock()
+
+    def __call__(self) -> "SparkSession":
+        from ropewalk.pipeline.session import lost_jvm
+
+        with self._making:
+            if self._made is None or lost_jvm():
+                self._made = self._make()
+            return self._made
+
+
 class Context:
     """One run's surroundings. `stopping` is set when the run is asked to end; long batch jobs look at it."""
 
@@ -71,22 +88,14 @@ class Context:
         self.say = say
         self.stopping = Event()
         self._session = session
-        self._made: SparkSession | None = None
-        self._making = Lock()
 
     def named(self, name: str) -> "Context":
         """The same for one of the run's jobs; `stopping` is its own."""
-        return Context(self.place, lambda: self.spark, self.say, name)
+        return Context(self.place, self._session, self.say, name)
 
     @property
     def spark(self) -> "SparkSession":
-        """Made when it is first asked for, and anew after its JVM has died."""
-        from ropewalk.pipeline.session import lost_jvm
-
-        with self._making:
-            if self._made is None or lost_jvm():
-                self._made = self._session()
-            return self._made
+        return self._session()
 
     def journal(self, options: StreamOptions, timers: bool = False, **extra: str) -> "DataFrame":
         """The journal as a stream, with all of its columns; what it has let go of comes from the archive. `extra` are further
@@ -94,6 +103,7 @@ class Context:
 
         `timers`: for a query whose state has timers of the machine's time.
         """
+        Path(self.place.archive_dir).mkdir(parents=True, exist_ok=True)  # the job that writes it may start later
         chosen = {
             "startingOffsets": options.starting,
             "failOnDataLoss": str(options.fail_on_data_loss).lower(),
