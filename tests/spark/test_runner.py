@@ -170,7 +170,8 @@ def test_run_reports_status_and_metrics_until_it_is_stopped(terminal: Terminal, 
 @pytest.mark.timeout(PROCESS_TIMEOUT)
 def test_interrupted_run_stops_in_order(terminal: Terminal, server: RunningServer, tmp_path: Path) -> None:
     publish_all(server, [(terminal.stream, 1)])
-    words = ["pipeline", "run", "archive", "--url", server.url, "--config_path", "", "--state_dir", str(tmp_path / "state")]
+    (tmp_path / "ropewalk.toml").write_text(FAST_START)
+    words = ["pipeline", "run", "archive", "--url", server.url, "--state_dir", str(tmp_path / "state")]
     with subprocess.Popen(
         [sys.executable, "-m", "ropewalk", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -221,7 +222,9 @@ def test_killed_jvm_is_replaced_for_all_jobs_and_killed_driver_leaves_none(
             process.kill()
     output = (tmp_path / "log").read_text()
     assert "Spark's JVM has ended" in output
-    assert "Traceback" not in output
+    # Workers may print errors of their own: on a slow machine Spark gives one up that takes ten seconds to connect.
+    assert "py4j/" not in output
+    assert "accumulators.py" not in output
     deadline = time.monotonic() + START_AND_RUN_SECONDS
     while Path(f"/proc/{jvm}").exists():
         assert time.monotonic() < deadline
