@@ -1,59 +1,25 @@
 """The wheel of `make dist` and the container image: their contents, and servers that run from them."""
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
 import urllib.request
-import venv
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from ropewalk.app.settings import load, require_startable
 from ropewalk.model.errors import UserMistake
+from tests.packaging.environments import GENERATED, ROOT, installed
 from tests.scenarios.command_line import run_ropewalk
 from tests.server import publish, running_server
 
-ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
-GENERATED = re.compile(r"__pycache__|\.egg-info")
+
 INSTRUCTION = re.compile(r"^([A-Z]+) +((?:.*\\\n)*.*)$", re.MULTILINE)
-
-
-@pytest.fixture(scope="module")
-def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The build context of the container: the files that .dockerignore includes."""
-    place = tmp_path_factory.mktemp("context")
-    for line in (ROOT / ".dockerignore").read_text().splitlines():
-        if line.startswith("!"):
-            path = ROOT / line[1:]
-            copy = shutil.copytree if path.is_dir() else shutil.copy2
-            copy(path, place / path.name)
-    for path in [path for path in place.rglob("*") if GENERATED.search(path.name)]:
-        shutil.rmtree(path, ignore_errors=True)
-    return place
-
-
-@pytest.fixture(scope="module")
-def built(context: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the wheel and the source distribution."""
-    place = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(place), str(context)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return place
-
-
-@pytest.fixture(scope="module")
-def wheel(built: Path) -> Path:
-    [found] = built.glob("*.whl")
-    return found
 
 
 # --- the wheel --------------------------------------------------------------------------------------------------------
@@ -75,13 +41,8 @@ def test_source_distribution_has_the_version_of_the_wheel(built: Path, wheel: Pa
 
 async def test_server_runs_from_the_installed_wheel(wheel: Path, tmp_path: Path) -> None:
     """In a virtual environment that takes its libraries from that of the tests, by a .pth file."""
-    place = tmp_path / "venv"
-    venv.create(place, with_pip=False, symlinks=True)
+    place = installed(tmp_path / "venv", "--no-index", "--no-deps", str(wheel))
     python = str(place / "bin" / "python")
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    outer = sys.executable if find_spec("pip") else "python3"  # an environment made without ensurepip has no pip of its own
-    pip = [outer, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps", str(wheel)]
-    subprocess.run(pip, check=True, env=environ)
     [packages] = place.glob("lib/python*/site-packages")
     (packages / "libraries.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     where = [python, "-c", "import ropewalk; print(ropewalk.__file__)"]

@@ -1,6 +1,7 @@
 """Both Python clients against the real server: subscriptions, resumption after lost connections, tokens, and errors."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -39,7 +40,7 @@ from tests.scenarios.python_clients import (
 )
 from tests.scenarios.relay import Relay, relay_to
 from tests.scenarios.shared_servers import LONG_HISTORY, SHORT_HISTORY, ServerWith
-from tests.server import Address, RunningServer, running_server
+from tests.server import Address, RunningServer, publish, running_server
 
 
 @pytest.fixture(params=[CABLE, TCP], ids=["cable", "tcp"])
@@ -86,6 +87,14 @@ async def test_history_is_replayed_by_time_by_position_and_from_the_beginning(
         stream = await client.subscribe(name, position=position)
         assert await take_offsets(stream, len(offsets)) == offsets
         await stream.unsubscribe()
+
+
+async def test_number_out_of_range_is_infinite(server: RunningServer, client: Client, name: str) -> None:
+    """The server forwards the JSON text unchanged."""
+    stream = await client.subscribe(name)
+    for data in ('{"high": 1e400, "low": -1e400}', "2"):
+        await publish(server, name, data)
+    assert [(await take(stream)).data for _ in range(2)] == [{"high": math.inf, "low": -math.inf}, 2]
 
 
 async def test_iteration_ends_with_the_subscription_and_with_the_client(server: RunningServer, wire: Wire, name: str) -> None:

@@ -21,6 +21,13 @@ seconds on an idle machine may be minutes here."""
 PROCESS_TIMEOUT = 900
 """Seconds for a case that starts a JVM of its own."""
 
+FAST_START = """
+[pipeline.spark]
+"spark.ropewalk.nice" = "1"
+"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""
+"""A settings file for runs in a process of their own: beside other tests they would wait for minutes otherwise."""
+
 
 def java_home(directory: Path) -> str:
     """For JAVA_HOME. The launchers request a module that slim Javas lack."""

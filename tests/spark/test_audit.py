@@ -1,5 +1,6 @@
 """The audit finds every row that is removed, duplicated, changed or moved, in the archive and in the journal."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -162,6 +163,45 @@ def unnamed_generation(log: Log, shard: int) -> None:
     log.journal[shard] = without(GENERATION_SIZE, 2 * GENERATION_SIZE)(log.journal[shard])
 
 
+def damage_page(log: Log, shard: int) -> None:
+    """In the values of a file: its positions and statistics can be read."""
+    overwrite_page(log.file(shard, 1))
+
+
+def damage_page_without_digest(log: Log, shard: int) -> None:
+    """The file is one that another tool has written."""
+    delete("position = 3")(log, shard)
+    [path] = [Path(log.root, path) for path in added_last(log)]
+    overwrite_page(path)
+
+
+def overwrite_page(path: Path) -> None:
+    column = pq.read_metadata(path).row_group(0).column(pq.read_schema(path).get_field_index("value"))
+    data = bytearray(path.read_bytes())
+    data[column.data_page_offset + 30 : column.data_page_offset + column.total_compressed_size] = bytes(
+        column.total_compressed_size - 30
+    )
+    path.write_bytes(data)
+
+
+def added_last(log: Log) -> list[str]:
+    table = DeltaTable(log.root)
+    actions = [json.loads(line) for line in commit_of(log.root, table.version()).read_text().splitlines()]
+    return [action["add"]["path"] for action in actions if "add" in action]
+
+
+def commit_of(root: Path, version: int) -> Path:
+    return root / "_delta_log" / f"{version:020}.json"
+
+
+def remove_add(log: Log, shard: int) -> None:
+    """The last commit of the query no longer names the shard's file."""
+    newest = str(log.file(shard, -1).relative_to(log.root))
+    for path in (log.root / "_delta_log").glob("*.json"):
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if '"add"' not in line or newest not in line))
+
+
 def truncate(log: Log, shard: int) -> None:
     path = log.file(shard, 1)
     path.write_bytes(path.read_bytes()[:-9])
@@ -185,12 +225,16 @@ DAMAGES: dict[str, Damage] = {
     "a range of the archive alone": delete("position >= 5 AND position < 15"),
     "a row that both have, in the archive": delete(f"position = {TRIMMED + 1}"),
     "the older generation in the archive": delete(f"position < {GENERATION_SIZE}"),
+    "the newest rows of the archive, which the journal has": delete(f"position >= {GENERATION_SIZE + TRIMMED}"),
+    "a file of the last commit, which the journal has": remove_add,
     "the newer generation in the archive": delete(f"position >= {GENERATION_SIZE}"),
     "a generation everywhere": unnamed_generation,
     "the end of a generation that the journal has dropped": ended_elsewhere,
     "a file of the archive": unlink,
     "a truncated file": truncate,
     "a byte in a file": flip_a_byte,
+    "a damaged page": damage_page,
+    "a damaged page in a file without a digest": damage_page_without_digest,
     "a file twice": add_twice,
     "a value in the archive alone": rewrite(0, lambda rows: changed(rows, "value", 2, b'"other"')),
     "a stream's name in the archive alone": rewrite(0, lambda rows: changed(rows, "stream", 2, "s9")),
@@ -237,6 +281,20 @@ def test_intact_log_has_no_faults(spark: SparkSession, tmp_path: Path) -> None:
 def test_every_damage_is_found(spark: SparkSession, tmp_path: Path) -> None:
     assert undetected(spark, tmp_path / "both", DAMAGES) == ["none"]
     assert undetected(spark, tmp_path / "journal", JOURNAL_DAMAGES) == []
+
+
+@pytest.mark.tier("all")
+def test_damaged_pages_are_named_and_the_rest_is_audited(spark: SparkSession, tmp_path: Path) -> None:
+    log = Log(spark, tmp_path, 3)
+    damage_page(log, 0)
+    damage_page_without_digest(log, 1)
+    in_journal(without(END - 2, END - 1))(log, 2)
+
+    faults = log.audit().faults
+
+    files = [match for fault in faults if fault.kind == "file" and (match := SHARD_OF_FAULT.search(fault.where))]
+    assert sorted(int(match[1]) for match in files) == [0, 1]
+    assert [fault.where for fault in faults if fault.kind == "log" and "shard 2" in fault.where] == ["shard 2 generation 0"]
 
 
 @pytest.mark.tier("all")

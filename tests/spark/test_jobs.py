@@ -19,7 +19,7 @@ from ropewalk.pipeline.tables import read_table
 from tests.cable import cable, identifier
 from tests.metrics import metrics_when
 from tests.server import RunningServer, running_server
-from tests.spark.journal import FLAGS, forget_last_commit, kept, publish_all
+from tests.spark.journal import FLAGS, call, forget_last_commit, kept, publish_all
 
 Run = Callable[..., int]
 
@@ -85,6 +85,45 @@ def test_archive_grows_over_runs_without_its_checkpoint_and_the_audit_finds_a_de
     assert "the log does NOT hold" in output
     assert "not in the archive" in output
     assert f"damaged epoch {epoch}" not in output, "the journal has the row, so the stream itself is complete"
+
+
+def delete_rows(archive: Path) -> None:
+    DeltaTable(archive).delete("stream = 'lossy' AND offset > 12")
+
+
+def remove_from_the_last_commit(archive: Path) -> None:
+    commit = max((archive / "_delta_log").glob("*.json"))
+    lines = commit.read_text().splitlines(keepends=True)
+    commit.write_text("".join(line for line in lines if '"add"' not in line or "lossy" not in line))
+
+
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("lose", [delete_rows, remove_from_the_last_commit])
+def test_rows_that_the_archive_loses_are_no_longer_archived_for_the_server(
+    run: Run, server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], lose: Callable[[Path], None]
+) -> None:
+    """Retention would delete the journal's rows, too."""
+
+    def archived() -> int:
+        return int(call(f"{server.url}/journal")["archived"][str(shard)])
+
+    shard = shard_of("lossy", 16)
+    publish_all(server, [("lossy", n) for n in range(12)])
+    assert run("archive") == 0
+    before = archived()
+    publish_all(server, [("lossy", n) for n in range(12, 20)])
+    assert run("archive") == 0
+    assert archived() == before + 8
+
+    lose(tmp_path / "archive")
+    capsys.readouterr()
+    assert run("audit") == 1
+    assert f"archive: shard {shard}: positions {before} to {before + 7} were archived" in capsys.readouterr().out
+    assert archived() == before
+
+    publish_all(server, [("lossy", 20)])
+    assert run("archive") == 0
+    assert archived() == before
 
 
 @pytest.mark.tier("all")

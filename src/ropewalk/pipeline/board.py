@@ -29,6 +29,7 @@ class Note(Struct, frozen=True):
     restarts: int = 0
     error: str = ""
     progress: QueryProgress = QueryProgress()
+    silent: float = 0.0
 
 
 class Board:

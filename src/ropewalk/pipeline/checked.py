@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from ropewalk.core.digests import as_written
 from ropewalk.model.errors import ServerError
+from ropewalk.protocol.journal_schema import without_views
 
 CHANGED = "was changed after it was written"
 BROKEN = (OSError, ValueError, TypeError, LookupError, pa.ArrowException)
@@ -37,7 +38,8 @@ def read_file(root: str | Path, path: str, columns: list[str] | None = None, row
     try:
         if not unchanged(place):
             raise DamagedFile(path, CHANGED)
-        return pq.read_table(place, columns=columns, filters=rows, partitioning=None)
+        schema = without_views(pq.read_schema(place))
+        return pq.read_table(place, columns=columns, filters=rows, schema=schema, partitioning=None)
     except FileNotFoundError:
         raise
     except BROKEN as error:

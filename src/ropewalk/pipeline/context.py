@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import unquote
 
 from msgspec import Meta, Struct
 
@@ -61,6 +62,23 @@ class Place(Struct, frozen=True):
         return {name: value for name, value in named.items() if value}
 
 
+class RunSession:
+    """The Spark session of a run, shared by all of its jobs: made at the first call, and again after its JVM has died."""
+
+    def __init__(self, make: "Callable[[], SparkSession]") -> None:
+        self._make = make
+        self._made: SparkSession | None = None
+        self._making = Lock()
+
+    def __call__(self) -> "SparkSession":
+        from ropewalk.pipeline.session import lost_jvm
+
+        with self._making:
+            if self._made is None or lost_jvm():
+                self._made = self._make()
+            return self._made
+
+
 class Context:
     """One run's surroundings. `stopping` is set when the run is asked to end; long batch jobs look at it."""
 
@@ -70,22 +88,14 @@ class Context:
         self.say = say
         self.stopping = Event()
         self._session = session
-        self._made: SparkSession | None = None
-        self._making = Lock()
 
     def named(self, name: str) -> "Context":
         """The same for one of the run's jobs; `stopping` is its own."""
-        return Context(self.place, lambda: self.spark, self.say, name)
+        return Context(self.place, self._session, self.say, name)
 
     @property
     def spark(self) -> "SparkSession":
-        """Made when it is first asked for, and anew after its JVM has died."""
-        from ropewalk.pipeline.session import lost_jvm
-
-        with self._making:
-            if self._made is None or lost_jvm():
-                self._made = self._session()
-            return self._made
+        return self._session()
 
     def journal(self, options: StreamOptions, timers: bool = False, **extra: str) -> "DataFrame":
         """The journal as a stream, with all of its columns; what it has let go of comes from the archive. `extra` are further
@@ -93,6 +103,7 @@ class Context:
 
         `timers`: for a query whose state has timers of the machine's time.
         """
+        Path(self.place.archive_dir).mkdir(parents=True, exist_ok=True)  # the job that writes it may start later
         chosen = {
             "startingOffsets": options.starting,
             "failOnDataLoss": str(options.fail_on_data_loss).lower(),
@@ -118,7 +129,7 @@ class Context:
         if not DeltaTable.is_deltatable(self.place.archive_dir):
             return None
         uris = DeltaTable(self.place.archive_dir).file_uris()
-        files = [uri for uri in uris if not any(uri.endswith(f"/{path}") for path in without)]
+        files = [uri for uri in uris if not any(unquote(uri).endswith(f"/{path}") for path in without)]
         frame = self.spark.read.option("basePath", self.place.archive_dir).parquet(*files) if files else None
         # What a directory's name says comes typed by its looks; these are what they are.
         return frame and frame.withColumns({"shard": frame["shard"].cast("int"), "date": frame["date"].cast("string")})

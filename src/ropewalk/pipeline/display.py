@@ -14,23 +14,32 @@ SHOWN_SHARDS = 4
 class JobLine:
     """What is shown of one job."""
 
-    def __init__(self, job: str, condition: str, progress: QueryProgress, restarts: int, error: str) -> None:
+    def __init__(
+        self, job: str, condition: str, progress: QueryProgress, restarts: int, error: str, silent: float = 0.0
+    ) -> None:
         self.job = job
         self.condition = condition
         self.progress = progress
         self.restarts = restarts
         self.error = error
+        self.silent = silent
 
     def text(self, width: int = 0) -> str:
         """`width`: of the column of names."""
         parts = [f"{self.job:<{width}}", f"{self.condition:<8}"]
         if self.progress.batches:
             parts.append(figures(self.progress))
+        if self.silent:
+            parts.append(silence(self.silent))
         if self.restarts:
             parts.append(f"restarts {self.restarts}")
         if self.error:
             parts.append(self.error)
         return "  ".join(parts)
+
+
+def silence(seconds: float) -> str:
+    return f"no report for {seconds:.0f} s"
 
 
 def figures(progress: QueryProgress) -> str:

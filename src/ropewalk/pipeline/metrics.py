@@ -28,6 +28,9 @@ class PipelineMetrics(Collector):
         yield self._gauge("running", "1 while the job runs.", {u.name: u.condition is Condition.RUNNING for u in self._units})
         yield self._gauge("batch_seconds", "How long the last batch took.", {u.name: u.progress.seconds for u in self._units})
         yield self._gauge("rows_per_second", "Pace of the last batch.", {u.name: u.progress.rate for u in self._units})
+        yield self._gauge(
+            "silent_seconds", "Seconds since the last report, once it is overdue.", {u.name: u.silent for u in self._units}
+        )
         yield self._lag()
 
     def _late(self) -> dict[str, int]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import StrEnum
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -279,9 +280,22 @@ def _duration(text: str) -> float:
     return int(match[1]) * _UNITS[match[2]]
 
 
+def local_path(path: str) -> str:
+    """Raises UserMistake for a place that is not a directory of this machine: nothing here could read or write there."""
+    bare = path.removeprefix("file://")
+    if "://" in bare or bare.startswith("file:"):
+        raise UserMistake(f"the archive is a directory that tasks and server can reach, like /mnt/archive, not {path!r}")
+    return bare
+
+
 def _archive(options: _Options) -> str:
-    """The archive's path where ranges may come from there; "" where they may not."""
+    """The archive's path where ranges may come from there; "" where they may not. It may have no table yet."""
     archive = options.text("archive")
     if options.flag("tiered", bool(archive)) and not archive:
         raise UserMistake("tiered needs the option archive: the path of the archive's table")
-    return archive if options.flag("tiered", True) else ""
+    if not archive or not options.flag("tiered", True):
+        return ""
+    place = Path(local_path(archive))
+    if not place.is_dir():
+        raise UserMistake(f"the option archive: there is no directory {place}; make it if an archive is to be written there")
+    return str(place)

@@ -12,6 +12,7 @@ from ropewalk.pipeline.offsets import behind
 class QueryProgress(Struct, frozen=True):
     """`rows` and `batches` are those of this run; `rate` and `seconds` those of the last batch that had rows.
 
+    `reports` counts what Spark said of the query: after each batch, and every ten seconds of an idle one.
     `lag` is rows still to read by shard, as far as Spark has heard; `late` is what Spark dropped for its
     time: rows, or, where it adds up before it looks, groups of rows.
     """
@@ -23,6 +24,7 @@ class QueryProgress(Struct, frozen=True):
     seconds: float = 0.0
     lag: dict[int, int] = {}
     late: int = 0
+    reports: int = 0
 
 
 class ProgressTally:
@@ -54,6 +56,7 @@ def _after(progress: QueryProgress, report: Mapping[str, Any]) -> QueryProgress:
         rate=rows / seconds if rows and seconds else (0.0 if not ran else progress.rate),
         seconds=seconds if ran else progress.seconds,
         lag=lag_of(report),
+        reports=progress.reports + 1,
         late=progress.late
         + sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in report.get("stateOperators") or ()),
     )

@@ -70,7 +70,7 @@ def load_jobs(modules: Sequence[str] = ()) -> dict[str, Job]:
             import_module(module)
         except ImportError as error:
             raise UserMistake(
-                f"cannot import {module!r} ({error}): is it installed, or its directory in PYTHONPATH?"
+                f"cannot import {module!r} ({error}): is it installed, in this directory, or in one of PYTHONPATH?"
             ) from error
     return dict(_jobs)
 

@@ -1,6 +1,7 @@
 """Running jobs: starts them, looks after them, shows how they do, and ends when all have ended or somebody asks for it.
 
-Without `available_now` all jobs run at once; with it one after another, in the order they were named, each to its end.
+Without `available_now` all jobs run at once, until one is given up; with it one after another, in the order they were named,
+each to its end, however the others ended.
 """
 
 import random
@@ -33,6 +34,8 @@ LOOK_SECONDS = 0.1
 SHOW_SECONDS = 0.5
 DEATH_SECONDS = 2.0
 STOP_SECONDS = 30.0
+SILENT_SECONDS = 60.0
+"""How long a batch takes before its job's line and the metrics tell of it."""
 
 Answered = TypeVar("Answered")
 
@@ -152,8 +155,6 @@ class PipelineRunner:
             stack.enter_context(self._signals())
             for stage in [[unit] for unit in units] if self._available_now else [units]:
                 self._look_after(stage, units)
-                if any(unit.exit_code for unit in stage):
-                    break
             self._tell(units, last=True)
         code = max((unit.exit_code for unit in units), default=0)
         return code or (INTERRUPTED if self._interrupted else 0)
@@ -170,13 +171,20 @@ class PipelineRunner:
         shown = 0.0
         while not all(unit.ended for unit in stage):
             for unit in stage:
-                unit.tick()
                 if not unit.ended and (self._asked.is_set() or self._board.asked_to_stop(unit.name)):
                     unit.stop()
+                unit.tick()
+                self._end_with(unit)
             if time.monotonic() >= shown:
                 self._tell(units)
                 shown = time.monotonic() + SHOW_SECONDS
             self._asked.wait(LOOK_SECONDS)
+
+    def _end_with(self, unit: Unit) -> None:
+        """A job that kept failing may run after a restart of the process, which waits for the end of this run."""
+        if unit.exhausted and not self._available_now and not self._asked.is_set():
+            self._display.remark(f"{unit.name} was given up after {unit.restarts} restarts: the run ends")
+            self.stop()
 
     def _serve(self, plans: Sequence[RunPlan], units: Sequence[Unit], port: int) -> None:
         """Before Spark is started for nothing. A run that ends by itself can do without: mostly it runs beside one that goes
@@ -192,28 +200,40 @@ class PipelineRunner:
         return self._available_now or (isinstance(plan.options, BatchOptions) and not plan.options.every)
 
     def _tell(self, units: Sequence[Unit], last: bool = False) -> None:
-        self._display.show([JobLine(u.name, u.condition, u.progress, u.restarts, u.error) for u in units], last)
-        self._write([Note(u.name, getpid(), u.condition, time.time(), u.restarts, u.error, u.progress) for u in units])
-        self._warn_of_late(units)
+        self._display.show([JobLine(u.name, u.condition, u.progress, u.restarts, u.error, u.silent) for u in units], last)
+        self._write(
+            [Note(u.name, getpid(), u.condition, time.time(), u.restarts, u.error, u.progress, u.silent) for u in units]
+        )
+        for unit in units:
+            self._warn(unit)
 
     def _write(self, notes: Sequence[Note]) -> None:
         for note in notes:
             self._board.write(note)
 
-    def _warn_of_late(self, units: Sequence[Unit]) -> None:
-        """Once for each job: rows that are missing from its results, which nobody else tells."""
-        for unit in units:
-            if unit.progress.late and unit.name not in self._warned:
-                self._warned.add(unit.name)
-                self._display.remark(
-                    f"warning: {unit.name}: rows came later than the watermark allows and were dropped (see `late`); a "
-                    "longer watermark keeps them"
-                )
+    def _warn(self, unit: Unit) -> None:
+        """Of what a job that seems to run well does not do, once each."""
+        if unit.progress.late:
+            self._warn_once(
+                f"{unit.name}: rows came later than the watermark allows and were dropped (see `late`); a longer watermark "
+                "keeps them"
+            )
+        if unit.silent:
+            self._warn_once(
+                f"{unit.name}: Spark is in one batch for more than {SILENT_SECONDS:.0f} s; where other processes keep the "
+                'machine busy, "spark.ropewalk.nice" = "0" in [pipeline.spark] gives it an equal share'
+            )
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._display.remark(f"warning: {text}")
 
     def _unit(self, plan: RunPlan) -> Unit:
         tally = ProgressTally()  # outlives a failed query, for its figures are those of the run
         every = plan.options.every if isinstance(plan.options, BatchOptions) and not self._available_now else ""
-        policy = Policy(self._restarts, every=seconds(every) if every else None)
+        reports = seconds(plan.options.trigger) + SILENT_SECONDS if isinstance(plan.options, StreamOptions) else None
+        policy = Policy(self._restarts, every=seconds(every) if every else None, report_every=reports)
         context = self._context.named(plan.name)
         return Unit(plan.name, lambda: self._start(plan, context, tally), policy, time.monotonic, random.random)
 

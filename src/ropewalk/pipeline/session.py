@@ -7,8 +7,11 @@ import logging
 import os
 import sys
 from pathlib import Path
+from socketserver import BaseServer
+from typing import Any
 
 from pyspark import SparkContext
+from pyspark.accumulators import AccumulatorTCPServer
 from pyspark.sql import SparkSession
 
 from ropewalk.pipeline.jvm import NICE, Jvm, announced, start_jvm
@@ -33,7 +36,7 @@ _SETTINGS = {
 # some twenty processes for each micro-batch on a local disk; this one does not, but lets two drivers on one checkpoint collide
 # unnoticed, which a cluster must not risk.
 _LOCAL = {
-    NICE: "10",
+    NICE: "5",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -78,6 +81,16 @@ def _not_of_py4j(record: logging.LogRecord) -> bool:
     return "py4j" not in Path(record.pathname).parts
 
 
+def silence_accumulators() -> None:
+    """The same of PySpark's server for accumulators, whose connection ends with the JVM."""
+    setattr(AccumulatorTCPServer, "handle_error", _handle_error)  # noqa: B010  # mypy refuses the plain assignment
+
+
+def _handle_error(server: AccumulatorTCPServer, request: Any, client_address: Any) -> None:
+    if not isinstance(sys.exception(), EOFError):
+        BaseServer.handle_error(server, request, client_address)
+
+
 def _forget_dead_jvm() -> None:
     """PySpark keeps what it knows of its JVM in class attributes, for good; the next session wants another one."""
     if not lost_jvm():
@@ -100,6 +113,7 @@ def _start(wanted: dict[str, str]) -> None:
     jvm = start_jvm(wanted, {"SPARK_LOCAL_IP": "127.0.0.1", **os.environ} if local else os.environ)
     _running.append(jvm)
     silence_py4j()
+    silence_accumulators()
     jvm.announce()
     try:
         SparkContext._ensure_initialized()

@@ -25,7 +25,7 @@ INTERRUPTED = 130
 
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:\w+\.)*[A-Z]\w*(?::|$)")
-_INCURABLE = ("UserMistake:", "DataLoss:")
+_INCURABLE = ("UserMistake:", "DataLoss:", "ModuleNotFoundError:", "ImportError:")
 
 
 class Condition(StrEnum):
@@ -58,11 +58,13 @@ class Attempt(Protocol):
 
 
 class Policy(Struct, frozen=True):
-    """`restarts` failures in a row are followed by another attempt. `every`: seconds from one good end to the next start."""
+    """`restarts` failures in a row are followed by another attempt. `every`: seconds from one good end to the next start.
+    `report_every`: seconds within which the next report of a running attempt is due; None where there are none."""
 
     restarts: int = RESTARTS
     backoff: Backoff = Backoff(1.0, 60.0)
     every: float | None = None
+    report_every: float | None = None
 
 
 class Unit:
@@ -73,19 +75,27 @@ class Unit:
         self.condition = Condition.WAITING
         self.error = ""
         self.exit_code = 0
+        self.exhausted = False  # given up after too many failures, of which another process might see none
         self.restarts = 0
         self.progress = QueryProgress()
         self._start = start
         self._policy = policy
         self._clock = clock
         self._chance = chance
-        self._due = clock()
+        self._due = self._heard = clock()
         self._in_a_row = 0
         self._attempt: Attempt | None = None
 
     @property
     def ended(self) -> bool:
         return self.condition in ENDED
+
+    @property
+    def silent(self) -> float:
+        """Seconds without a report, once it is overdue: a long batch, or a Spark that gets no time from the machine."""
+        passed = self._clock() - self._heard
+        overdue = self._policy.report_every is not None and passed > self._policy.report_every
+        return passed if self.condition is Condition.RUNNING and overdue else 0.0
 
     def tick(self) -> None:
         if self.condition is Condition.WAITING and self._clock() >= self._due:
@@ -107,12 +117,14 @@ class Unit:
         except Exception as error:
             self._failed(error)
         else:
-            self.condition = Condition.RUNNING
+            self.condition, self._heard = Condition.RUNNING, self._clock()
 
     def _look(self, attempt: Attempt) -> None:
         # Asked in this order: what is reported between the two questions is not lost.
         finished = attempt.finished()
         before, self.progress = self.progress, attempt.progress()
+        if self.progress.reports > before.reports:
+            self._heard = self._clock()
         if self.progress.batches > before.batches:
             self._in_a_row, self.error = 0, ""
         if not finished:
@@ -131,7 +143,8 @@ class Unit:
             self.condition, self._due = Condition.WAITING, self._clock() + self._policy.every
 
     def _failed(self, error: BaseException) -> None:
-        if self._in_a_row >= self._policy.restarts or incurable(error):
+        self.exhausted = self._in_a_row >= self._policy.restarts and not incurable(error)
+        if self.exhausted or incurable(error):
             self._give_up(error)
             return
         self.error = told(error)
@@ -155,4 +168,4 @@ def told(error: BaseException) -> str:
 
 def incurable(error: BaseException) -> bool:
     """Another attempt would find the same."""
-    return isinstance(error, UserMistake) or any(name in told(error) for name in _INCURABLE)
+    return isinstance(error, UserMistake | ImportError) or any(name in told(error) for name in _INCURABLE)

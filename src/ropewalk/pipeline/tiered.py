@@ -5,7 +5,9 @@ not as it was written gives no rows.
 """
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,15 +15,29 @@ from msgspec import Struct
 
 from ropewalk.pipeline.checked import DamagedFile, read_file
 
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+ANYWHERE = 2**63 - 1
+
 
 class ArchiveFile(Struct, frozen=True):
-    """One file of the table; positions [first, end) of its shard lie in it, not always densely."""
+    """One file of the table, as its statistics describe it: `rows` rows of a shard at positions in [first, end), not always
+    dense. Without statistics the range is as wide as possible. `gaps`:
+    there may be rows without a time, which stand for lost ones."""
 
     path: str
     shard: int
     date: str
     first: int
     end: int
+    rows: int
+    size: int
+    gaps: bool = True
+
+    @property
+    def dense(self) -> bool:
+        return self.rows == self.end - self.first and not self.gaps
 
 
 class ArchiveTable:
@@ -78,7 +94,7 @@ class ArchiveTable:
         table = DeltaTable(self._root) if DeltaTable.is_deltatable(self._root) else None
         if table is None or table.version() == self._version:
             return False
-        self._version, self._files = table.version(), _files(table)
+        self._version, self._files = table.version(), archive_files(table)
         return True
 
     def _groups(self, shard: int, first: int, end: int) -> Iterator[list[ArchiveFile]]:
@@ -97,15 +113,19 @@ class ArchiveTable:
         return read_file(self._root, file.path, columns=["position"], rows=pc.field("timestamp") >= moment)
 
 
-def _files(table: object) -> list[ArchiveFile]:
-    actions: list[Mapping[str, object]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()  # type: ignore[attr-defined]
+def archive_files(table: "DeltaTable") -> list[ArchiveFile]:
+    """What the table names now."""
+    actions: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return [
         ArchiveFile(
-            str(action["path"]),
-            int(str(action["partition.shard"])),
+            unquote(action["path"]),
+            int(action["partition.shard"]),
             str(action["partition.date"]),
-            int(str(action["min.position"])),
-            int(str(action["max.position"])) + 1,
+            0 if (first := action.get("min.position")) is None else first,
+            ANYWHERE if (last := action.get("max.position")) is None else last + 1,
+            action.get("num_records") or 0,
+            action["size_bytes"],
+            action.get("null_count.timestamp") != 0,
         )
         for action in actions
     ]

@@ -37,10 +37,11 @@ class JournalReader(Protocol):
         earlier and end later: readers cut by the column `position`. Raises BadRequest for what is not there (any more)."""
 
     def archived(self, positions: dict[int, int]) -> None:
-        """Everything below these positions is in the archive, so that its segments may go."""
+        """Everything below these positions is in the archive, so that its segments may go. The last report of a shard counts,
+        lower ones too: an archive may lose rows."""
 
     def archived_ends(self) -> dict[int, int]:
-        """The positions that `archived` was told, by shard."""
+        """The positions that `archived` was told last, by shard."""
 
 
 class ConsumerStore(Protocol):

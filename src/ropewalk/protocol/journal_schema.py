@@ -15,3 +15,10 @@ TIME = pa.timestamp("us", tz="UTC")
 _TYPES = {ColumnType.TEXT: STRING, ColumnType.BYTES: BINARY, ColumnType.NUMBER: INT64, ColumnType.TIME: TIME}
 
 SCHEMA = pa.schema([(column.name, _TYPES[column.type]) for column in COLUMNS])
+
+_VIEWS = {pa.string_view(): STRING, pa.binary_view(): BINARY}
+
+
+def without_views(schema: pa.Schema) -> pa.Schema:
+    """To read files that other tools have rewritten: they write texts as views, for which Arrow lacks most functions."""
+    return pa.schema([field.with_type(_VIEWS.get(field.type, field.type)) for field in schema])

@@ -1,5 +1,7 @@
 """`ropewalk pipeline run`: an invalid argument is reported in one line with exit code 2, before a JVM starts."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ def test_invalid_argument_is_reported_in_one_line(
         (["audit", "--url", "http://127.0.0.1:port"], "not 'http://127.0.0.1:port'"),
         (["replay", "--set", "replay.since=abc"], "not 'abc'"),
         (["compact", "--set", "compact.before=abc"], "not 'abc'"),
+        (["compact", "--archive_dir", "s3a://bucket/archive"], "like /mnt/archive, not 's3a://bucket/archive'"),
     ]
     for words, message in cases:
         with subtests.test(words=words):
@@ -23,3 +26,19 @@ def test_invalid_argument_is_reported_in_one_line(
             shown = capsys.readouterr()
             assert message in shown.err
             assert (shown.out, shown.err.count("\n")) == ("", 1)
+
+
+def test_imported_module_may_be_in_the_current_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs_in_this_directory.py").write_text("raise SystemError('it was found')")
+    for _ in range(2):
+        with pytest.raises(SystemError, match="it was found"):
+            main(["pipeline", "list", "--import", "jobs_in_this_directory", "--config_path", ""])
+    assert sys.path.count(str(tmp_path)) == 1
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == [str(tmp_path), "/elsewhere"]
+    assert main(["pipeline", "list", "--import", "no_such_jobs", "--config_path", ""]) == 2
+    assert "in this directory" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 """Options of source and sink, and their errors."""
 
+from pathlib import Path
+
 import pytest
 
 from ropewalk.model.errors import UserMistake
@@ -37,6 +39,8 @@ def test_invalid_option_is_named(subtests: pytest.Subtests) -> None:
         ({"assign": "0,x"}, "assign"),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay"),
         ({"tiered": "true"}, "archive"),
+        ({"archive": "s3a://bucket/archive"}, "like /mnt/archive, not 's3a://bucket/archive'"),
+        ({"archive": "/nowhere/archive"}, "the option archive: there is no directory /nowhere/archive"),
         ({"url": "127.0.0.1"}, "url"),
         ({"url": "http://"}, "url"),
         ({"url": "http://127.0.0.1:port"}, "url"),
@@ -47,6 +51,11 @@ def test_invalid_option_is_named(subtests: pytest.Subtests) -> None:
     for given, named in cases:
         with subtests.test(given=given), pytest.raises(UserMistake, match=named):
             source_options({**URL, **given}, streaming=True)
+
+
+def test_archive_may_be_an_empty_directory(tmp_path: Path) -> None:
+    assert source_options({**URL, "archive": f"file://{tmp_path}"}, streaming=True).archive == str(tmp_path)
+    assert source_options({**URL, "archive": str(tmp_path), "tiered": "false"}, streaming=True).archive == ""
 
 
 def test_sink_is_transactional_by_default() -> None:

@@ -33,7 +33,7 @@ def test_repeated_report_is_counted_once() -> None:
     assert not tally.take([report(1, 10), report(2, 5, 1)])
     assert tally.take([report(2, 5, 1), report(3, 7, 2)])
 
-    assert tally.progress == QueryProgress(batch=2, batches=3, rows=22, rate=14.0, seconds=0.5)
+    assert tally.progress == QueryProgress(batch=2, batches=3, rows=22, rate=14.0, seconds=0.5, reports=3)
 
 
 def test_idle_trigger_is_not_a_batch() -> None:
@@ -109,3 +109,7 @@ def test_columns_are_aligned_for_long_names() -> None:
 
     assert [line.split() for line in out.getvalue().splitlines()] == [["derive:revenue", "running"], ["rollup", "waiting"]]
     assert len({line.index(word) for line, word in zip(out.getvalue().splitlines(), ("running", "waiting"), strict=True)}) == 1
+
+
+def test_line_tells_of_an_overdue_report() -> None:
+    assert JobLine("archive", "running", QueryProgress(), 0, "", 95.4).text().endswith("no report for 95 s")

@@ -10,7 +10,7 @@ import pytest
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.board import Board
-from ropewalk.pipeline.context import BatchOptions, Context, JobOptions, Place, StreamOptions
+from ropewalk.pipeline.context import BatchOptions, Context, JobOptions, Place, RunSession, StreamOptions
 from ropewalk.pipeline.display import Display
 from ropewalk.pipeline.registry import Job
 from ropewalk.pipeline.runner import PipelineRunner, RunPlan
@@ -54,8 +54,17 @@ class RecordedRun:
         self.seen.append([note.condition for note in self.board.notes()])
 
     def run(self, body: Callable[..., Any], options: JobOptions, port: int | None = None, available_now: bool = False) -> int:
-        runner = PipelineRunner(self._context, self.board, Display(ManualClock(0.0), self.out), available_now)
-        return runner.run([RunPlan("job", Job("job", "", type(options), body), options)], port)
+        return self.run_all({"job": body}, options, port, available_now)
+
+    def run_all(
+        self, bodies: dict[str, Callable[..., Any]], options: JobOptions, port: int | None = None, available_now: bool = False
+    ) -> int:
+        runner = PipelineRunner(self._context, self.board, Display(ManualClock(0.0), self.out), available_now, restarts=0)
+        plans = [RunPlan(name, Job(name, "", type(options), body), options) for name, body in bodies.items()]
+        return runner.run(plans, port)
+
+    def conditions(self) -> dict[str, str]:
+        return {note.job: note.condition for note in self.board.notes()}
 
 
 @pytest.fixture
@@ -106,3 +115,69 @@ def test_dropped_rows_are_warned_about_once(recorded: RecordedRun) -> None:
     output = recorded.out.getvalue()
     assert output.count("later than the watermark allows") == 1
     assert "late 6" in output
+
+
+def fail(*_: object) -> int:
+    raise RuntimeError("no")
+
+
+def mistake(*_: object) -> int:
+    raise UserMistake("no such column")
+
+
+def test_failed_job_does_not_keep_those_behind_it_from_running(recorded: RecordedRun) -> None:
+    bodies = {"first": fail, "invalid": mistake, "last": finish}
+
+    assert recorded.run_all(bodies, BatchOptions(), available_now=True) == 2
+
+    assert recorded.conditions() == {"first": "failed", "invalid": "failed", "last": "done"}
+
+
+def test_run_ends_with_an_error_when_a_job_is_given_up(recorded: RecordedRun) -> None:
+    """Something outside can restart a run that ends, but not a job in it."""
+
+    def endless(context: Context, _: object) -> int:
+        context.stopping.wait()
+        return 0
+
+    assert recorded.run_all({"failing": fail, "endless": endless}, BatchOptions()) == 1
+
+    assert recorded.conditions() == {"failing": "failed", "endless": "stopped"}
+    assert "failing was given up" in recorded.out.getvalue()
+
+
+def test_mistake_in_one_job_does_not_end_the_others(recorded: RecordedRun) -> None:
+    assert recorded.run_all({"invalid": mistake, "good": finish}, BatchOptions()) == 2
+
+    assert recorded.conditions() == {"invalid": "failed", "good": "done"}
+
+
+def test_stopped_run_does_not_start_the_jobs_behind(recorded: RecordedRun) -> None:
+    def stop(context: Context, _: object) -> int:
+        recorded.board.ask_to_stop("second")
+        return 0
+
+    assert recorded.run_all({"first": stop, "second": fail}, BatchOptions(), available_now=True) == 0
+
+    assert recorded.conditions() == {"first": "done", "second": "stopped"}
+
+
+def test_jobs_share_one_session_also_after_its_jvm_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead: list[str] = []
+    made: list[Any] = []
+
+    def make() -> Any:
+        dead.clear()
+        made.append(object())
+        return made[-1]
+
+    monkeypatch.setattr("ropewalk.pipeline.session.lost_jvm", lambda: "".join(dead))
+    run = Context(Place("http://127.0.0.1:1", "", "", tmp_path), RunSession(make))
+    jobs = [run.named("one"), run.named("other")]
+
+    before = [job.spark for job in jobs]
+    dead.append("dead")
+    after = [job.spark for job in jobs]
+
+    assert before == [made[0]] * 2
+    assert after == [made[1]] * 2

@@ -1,4 +1,4 @@
-"""Errors that py4j logs when the JVM dies during a call are suppressed."""
+"""Errors that py4j and PySpark log when the JVM dies are suppressed."""
 
 import logging
 import socket
@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 from py4j.java_gateway import GatewayClient, GatewayParameters
+from pyspark.accumulators import AccumulatorTCPServer
 
-from ropewalk.pipeline.session import silence_py4j
+from ropewalk.pipeline.session import silence_accumulators, silence_py4j
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER with 0 seconds
 
@@ -56,3 +57,18 @@ def test_call_to_a_dying_jvm_is_not_logged(dying_gateway: int, logged: list[logg
     assert client.send_command("i\n", retry=False) == "x"
     logging.getLogger().error("other")
     assert [record.getMessage() for record in logged] == ["other"]
+
+
+def test_end_of_the_connection_for_accumulators_is_not_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(AccumulatorTCPServer, "handle_error", AccumulatorTCPServer.handle_error)
+    silence_accumulators()
+    server = AccumulatorTCPServer.__new__(AccumulatorTCPServer)
+    with socket.socket() as request:
+        for error in (EOFError(), ValueError("other")):
+            try:
+                raise error
+            except (EOFError, ValueError):
+                server.handle_error(request, None)
+    assert capsys.readouterr().err.count("Traceback") == 1

@@ -23,6 +23,7 @@ class ScriptedAttempt:
         self.over = False
         self.error: BaseException | None = None
         self.batches = 0
+        self.reports = 0
         self.stopped = False
 
     def finished(self) -> bool:
@@ -38,17 +39,17 @@ class ScriptedAttempt:
         self.stopped = True
 
     def progress(self) -> QueryProgress:
-        return QueryProgress(batches=self.batches)
+        return QueryProgress(batches=self.batches, reports=self.reports)
 
     def fail(self, error: BaseException) -> None:
         self.over, self.error = True, error
 
 
 class SupervisedJob:
-    def __init__(self, restarts: int = 2, every: float | None = None) -> None:
+    def __init__(self, restarts: int = 2, every: float | None = None, report_every: float | None = None) -> None:
         self.clock = ManualClock(100.0)
         self.attempts: list[ScriptedAttempt] = []
-        policy = Policy(restarts, Backoff(1.0, 60.0), every)
+        policy = Policy(restarts, Backoff(1.0, 60.0), every, report_every)
         self.unit = Unit("job", self._start, policy, self.clock, lambda: 1.0)
         self.unit.tick()
 
@@ -87,6 +88,7 @@ def test_too_many_consecutive_failures_end_the_job() -> None:
 
     assert (job.unit.condition, job.unit.exit_code, job.unit.error) == (Condition.FAILED, 1, "still no")
     assert job.unit.restarts == 1
+    assert job.unit.exhausted
 
 
 def test_completed_batch_resets_the_failures() -> None:
@@ -102,11 +104,16 @@ def test_completed_batch_resets_the_failures() -> None:
 
 
 def test_permanent_error_is_not_retried() -> None:
-    invalid, lost = SupervisedJob(), SupervisedJob()
-    invalid.fail(UserMistake("no such column"))
-    lost.fail(RuntimeError(SPARK_ERROR))
-
-    assert [job.unit.condition for job in (invalid, lost)] == [Condition.FAILED] * 2
+    errors = (
+        UserMistake("no such column"),
+        RuntimeError(SPARK_ERROR),
+        ModuleNotFoundError("No module named 'pandas'"),
+        RuntimeError(SPARK_ERROR.replace("ropewalk.pipeline.piece_reader.DataLoss", "ModuleNotFoundError")),
+    )
+    for error in errors:
+        job = SupervisedJob()
+        job.fail(error)
+        assert (job.unit.condition, job.unit.exhausted) == (Condition.FAILED, False), error
 
 
 def test_finished_job_has_the_exit_code_of_its_attempt() -> None:
@@ -146,3 +153,23 @@ def test_summary_of_an_error_is_the_python_exception() -> None:
     )
     assert told(RuntimeError("\n  first\nsecond")) == "first"
     assert told(KeyError()) == "KeyError"
+
+
+def test_job_without_a_report_is_silent_until_the_next_one() -> None:
+    job = SupervisedJob(report_every=60.0)
+    job.wait(60.0)
+    assert job.unit.silent == 0.0
+    job.wait(30.0)
+    assert job.unit.silent == 90.0
+    job.attempts[-1].reports = 1
+    job.unit.tick()
+    assert job.unit.silent == 0.0
+    job.wait(61.0)
+    job.fail()
+    assert job.unit.silent == 0.0, "it waits for its restart"
+
+
+def test_job_that_never_reports_is_not_silent() -> None:
+    job = SupervisedJob()
+    job.wait(3600.0)
+    assert job.unit.silent == 0.0

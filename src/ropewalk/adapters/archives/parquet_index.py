@@ -26,6 +26,7 @@ from ropewalk.core.digests import as_written
 from ropewalk.model.history import ColdPiece
 from ropewalk.model.journal import ts_producer_of
 from ropewalk.model.messages import Registered, fields_of
+from ropewalk.protocol.journal_schema import without_views
 
 # --- what a Parquet file says of its row groups ----------------------------------------------------------------------
 
@@ -322,7 +323,8 @@ class ParquetIndex:
         metadata = self._footer(path, stamp).metadata
         with pa.OSFile(f"{self._root}/{path}") as source:
             file = pq.ParquetFile(source, metadata=metadata, pre_buffer=False, read_dictionary=NAMES)
-            return file.read_row_group(number, columns=columns, use_threads=False)
+            rows = file.read_row_group(number, columns=columns, use_threads=False)
+            return rows.cast(without_views(rows.schema))
 
     def _footer(self, path: str, stamp: FileStamp) -> Footer:
         return self._footers.get((path, stamp), lambda: Footer(pq.read_metadata(f"{self._root}/{path}")))

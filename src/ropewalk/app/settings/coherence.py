@@ -134,6 +134,8 @@ def _require_journal_for_archive(settings: Settings) -> None:
     if settings.archive.archive_dir and not settings.journal.data_dir:
         raise UserMistake("--archive_dir needs a journal, for the archive is written from it: set --data_dir")
     archive = Path(settings.archive.archive_dir)
+    if "://" in settings.archive.archive_dir:
+        raise UserMistake(f"--archive_dir wants a directory of this machine, not {settings.archive.archive_dir}")
     if archive.exists() and not archive.is_dir():
         raise UserMistake(f"--archive_dir wants a directory, and {archive} is none")
 

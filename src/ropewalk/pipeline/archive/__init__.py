@@ -4,7 +4,7 @@ Invariant: only what the Delta log names exists; a file that no commit names is 
 """
 
 from ropewalk.pipeline.archive.compact import Compaction, compact
-from ropewalk.pipeline.archive.log import archived_positions
+from ropewalk.pipeline.archive.reporting import archived_positions
 from ropewalk.pipeline.archive.vacuum import vacuum
 
 __all__ = ["Compaction", "archived_positions", "compact", "vacuum"]

@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from msgspec import Struct
 
-from ropewalk.pipeline.archive.log import add_actions
+from ropewalk.core.digests import digest_in
 from ropewalk.pipeline.checked import BROKEN, CHANGED, unchanged
+from ropewalk.pipeline.tiered import ArchiveFile, archive_files
 
 
 class FileFault(Struct, frozen=True):
@@ -20,31 +21,40 @@ class FileFault(Struct, frozen=True):
 
 def checked_files(table: DeltaTable, root: str, seen: Callable[[int, int], None] = lambda done, total: None) -> list[FileFault]:
     """What is wrong with the files that the table names. `seen` is told how many of how many were looked at."""
-    files = add_actions(table)
-    names = ("path", "size_bytes", "num_records", "min.position", "max.position")
-    rows = list(zip(*(files[name].to_pylist() for name in names), strict=True))
+    files = archive_files(table)
     faults: list[FileFault] = []
-    for number, (path, size, records, first, last) in enumerate(rows, 1):
-        if fault := _fault(Path(root) / path, size, (records, first, last)):
-            faults.append(FileFault(path, *fault))
-        seen(number, len(rows))
+    for number, file in enumerate(files, 1):
+        if fault := _fault(Path(root) / file.path, file):
+            faults.append(FileFault(file.path, *fault))
+        seen(number, len(files))
     return faults
 
 
-def _fault(path: Path, size: int, told: tuple[int, int, int]) -> tuple[str, bool] | None:
-    if not path.exists():
-        return "is missing", False
+def _fault(path: Path, file: ArchiveFile) -> tuple[str, bool] | None:
     try:
-        positions = pq.read_table(path, columns=["position"], partitioning=None)["position"]
+        if not unchanged(path):
+            return CHANGED, False  # nobody knows which of its pages can be read, and with what result
+        held = _extent(path)
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return "is missing", False
     except BROKEN as error:
         return f"cannot be read: {error}", False
-    both = pc.min_max(positions).as_py()
-    held = (len(positions), both["min"], both["max"])
+    told = (file.rows, file.first, file.end - 1)
     if held != told:
         return (
             f"holds {held[0]} rows at positions {held[1]} to {held[2]}; its statistics say {told[0]} at {told[1]} to {told[2]}",
             True,
         )
-    if path.stat().st_size != size or not unchanged(path):
-        return CHANGED, True
-    return None
+    return None if size == file.size else (CHANGED, True)
+
+
+def _extent(path: Path) -> tuple[int, int, int]:
+    """Rows, first and last position. All columns are read of a file without a digest: a damaged page shows in no other way."""
+    with pq.ParquetFile(path) as file:
+        batches = file.iter_batches(columns=["position"] if digest_in(path.name) else None)
+        extremes = [(len(batch), pc.min_max(batch["position"]).as_py()) for batch in batches if len(batch)]
+    rows = sum(count for count, _ in extremes)
+    firsts = [each["min"] for _, each in extremes if each["min"] is not None]
+    lasts = [each["max"] for _, each in extremes if each["max"] is not None]
+    return rows, min(firsts, default=0), max(lasts, default=-1)

@@ -45,7 +45,7 @@ class _Loss(Struct):
 class Written(Struct, frozen=True):
     """One file as a commit names it: `path` is relative to the table, `stats` is the Delta log's JSON.
 
-    It tells of positions between `first` and `last`, `positions` in all: its rows', and those that rows of event `gap` name.
+    Its positions lie between `first` and `last`: those of its rows, and those that rows of event `gap` stand for.
     """
 
     path: str
@@ -54,7 +54,6 @@ class Written(Struct, frozen=True):
     shard: int
     first: int
     last: int
-    positions: int
     stats: str
 
     @property
@@ -104,13 +103,11 @@ def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table, row
     # The digest in the name stays as long as the table names the file, so that an audit finds every change in it.
     final = named_by_content(place)
     path = f"{directory(date, shard)}/{final.name}"
-    losses = _losses(ordered)
-    told = len(ordered) - len(losses) + sum(end - start for start, end in losses)
-    end = max([last + 1, *(end for _, end in losses)])
-    return Written(path, final.stat().st_size, date, shard, first, end - 1, told, _stats(ordered))
+    end = max([last + 1, *(end for _, end in losses(ordered))])
+    return Written(path, final.stat().st_size, date, shard, first, end - 1, _stats(ordered))
 
 
-def _losses(rows: pa.Table) -> list[tuple[int, int]]:
+def losses(rows: pa.Table) -> list[tuple[int, int]]:
     """The ranges [first, end) of positions that are lost, as the rows of event `gap` tell them."""
     details = rows.filter(pc.equal(rows["event"], GAP))["detail"].to_pylist()
     found = [msgspec.json.decode(detail, type=_Loss) for detail in details]

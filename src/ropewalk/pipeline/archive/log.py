@@ -1,4 +1,4 @@
-"""The archive's Delta log, written by delta-rs without a JVM: appending exactly once, replacing, and how far the archive is.
+"""The archive's Delta log, written by delta-rs without a JVM: appending exactly once, replacing, and what it must hold.
 
 Invariant: whoever commits says whose turn it was, in an application transaction. Two that commit at once from the same
 state share one, so that the second fails instead of doing the work twice.
@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction, create_table_with_add_actions
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import GENERATION_SIZE, ShardSpan
+from ropewalk.model.journal import GENERATION_SIZE
 from ropewalk.pipeline.archive.layout import PARTITIONS, TABLE, Written
-from ropewalk.pipeline.offsets import Spans
+from ropewalk.pipeline.tiered import archive_files
 
 APPENDING = "ropewalk.archive"
 COMPACTING = "ropewalk.compact"
@@ -29,71 +28,29 @@ HELD = "ropewalk.held"
 """Custom metadata of a commit: what the archive must hold, as JSON: the extents of all generations of all shards. Each
 append carries it on, so that rows which leave the table in any other way are missed."""
 
-_LOOK_BACK = 1000
-"""Commits among which the last of ours is looked for; others may have been made by other tools."""
+_LOOK_BACK = (1, 1000, None)
+"""Commits among which the last append is looked for; there may be any number of others after it. None: all."""
 
 _SCHEMA = Schema.from_arrow(TABLE)
 
 
 class Extent(NamedTuple):
-    """What the archive holds of one generation of a shard: first and last position, and of how many it has a row or a word."""
+    """What was archived of one generation of a shard: from the first to the last position."""
 
     shard: int
     generation: int
     first: int
     last: int
-    rows: int
-
-    @property
-    def dense(self) -> bool:
-        return self.rows == self.last + 1 - self.first
 
 
 def opened(root: str) -> DeltaTable | None:
     return DeltaTable(root) if DeltaTable.is_deltatable(root) else None
 
 
-def archived_positions(root: str, journal: Spans | None = None) -> dict[int, int]:
-    """By shard: everything from where the archive begins up to below this position can be read back from it.
-
-    Positions of a generation are dense, so counting proves it; what the journal had lost, and a row here tells of, counts
-    too. A shard with a hole, as a query that selects streams leaves it, is not named; neither is what lies in or behind
-    files that are missing or cut short. A newer generation counts only if the archive has the older ones to the ends that
-    `journal` tells.
-    """
-    table = opened(root)
-    if table is None:
-        return {}
-    unreadable = _unreadable(table, root)
-    by_shard: dict[int, list[Extent]] = {}
-    for extent in sorted(held(table)):
-        by_shard.setdefault(extent.shard, []).append(extent)
-    found = {shard: _claimed(own, (journal or {}).get(shard, ()), unreadable.get(shard, [])) for shard, own in by_shard.items()}
-    return {shard: end for shard, end in found.items() if end is not None}
-
-
 def archive_ends(root: str) -> dict[int, int]:
     """By shard, where the archive goes on; what lies below is refused. Empty where nothing is archived."""
     table = opened(root)
     return {} if table is None else _ends(held(table))
-
-
-def _claimed(archived: Sequence[Extent], journal: Sequence[ShardSpan], unreadable: Sequence[int]) -> int | None:
-    claimed: int | None = None
-    for extent in archived:
-        begins = claimed is None or extent.first % GENERATION_SIZE == 0
-        older = [span for span in journal if span.first // GENERATION_SIZE < extent.generation and span.first < span.end]
-        if not (extent.dense and begins and all(_covered(span, archived) for span in older)):
-            break
-        lost = min((first for first in unreadable if extent.first <= first <= extent.last), default=None)
-        if lost is not None:
-            return lost if lost > extent.first else claimed
-        claimed = extent.last + 1
-    return claimed
-
-
-def _covered(span: ShardSpan, archived: Sequence[Extent]) -> bool:
-    return any(extent.generation == span.first // GENERATION_SIZE and extent.last + 1 >= span.end for extent in archived)
 
 
 def append(root: str, app: str, batch: int, files: Sequence[Written]) -> bool:
@@ -119,9 +76,11 @@ def append(root: str, app: str, batch: int, files: Sequence[Written]) -> bool:
 
 def held(table: DeltaTable) -> list[Extent]:
     """What the archive must hold, by what its commits say; of a table from before they said it, what it holds."""
-    commits = (commit for limit in (1, _LOOK_BACK) for commit in table.history(limit))
+    commits = (commit for limit in _LOOK_BACK for commit in table.history(limit))
     told = next((commit[HELD] for commit in commits if HELD in commit), None)
-    return msgspec.json.decode(told, type=list[Extent]) if told else _extents(add_actions(table))
+    # Older versions added a number of rows.
+    extents = [Extent(*each[:4]) for each in msgspec.json.decode(told, type=list[list[int]])] if told else _extents(table)
+    return sorted(extents)
 
 
 def reached(table: DeltaTable) -> dict[int, int]:
@@ -187,49 +146,29 @@ def milliseconds() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _unreadable(table: DeltaTable, root: str) -> dict[int, list[int]]:
-    """By shard, the first positions of the files that are not there in their full length."""
-    files = add_actions(table)
-    found: dict[int, list[int]] = {}
-    for path, size, shard, first in zip(
-        *(files[name].to_pylist() for name in ("path", "size_bytes", "partition.shard", "min.position")), strict=True
-    ):
-        if _size(Path(root) / path) != size:
-            found.setdefault(shard, []).append(first)
-    return found
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1
-
-
 def _ends(extents: Sequence[Extent]) -> dict[int, int]:
     return {extent.shard: extent.last + 1 for extent in sorted(extents)}
 
 
-def _extents(files: pa.Table) -> list[Extent]:
-    if not files.num_rows:
-        return []
-    generation = pc.divide(files["min.position"], GENERATION_SIZE)
-    groups = files.append_column("generation", generation).group_by(["partition.shard", "generation"], use_threads=False)
-    found = groups.aggregate([("min.position", "min"), ("max.position", "max"), ("num_records", "sum")])
-    columns = ("partition.shard", "generation", "min.position_min", "max.position_max", "num_records_sum")
-    return [Extent(*row) for row in zip(*(found[name].to_pylist() for name in columns), strict=True)]
+def _extents(table: DeltaTable) -> list[Extent]:
+    found: dict[tuple[int, int], Extent] = {}
+    for file in archive_files(table):
+        if file.rows:
+            _extend(found, file.shard, file.first, file.end - 1)
+    return list(found.values())
 
 
 def _with(before: Sequence[Extent], files: Sequence[Written]) -> list[Extent]:
     after = {(extent.shard, extent.generation): extent for extent in before}
     for file in files:
-        new = Extent(file.shard, file.first // GENERATION_SIZE, file.first, file.last, file.positions)
-        key = (new.shard, new.generation)
-        old = after.get(key)
-        after[key] = (
-            new if old is None else Extent(*key, min(old.first, new.first), max(old.last, new.last), old.rows + new.rows)
-        )
+        _extend(after, file.shard, file.first, file.last)
     return sorted(after.values())
+
+
+def _extend(extents: dict[tuple[int, int], Extent], shard: int, first: int, last: int) -> None:
+    key = (shard, first // GENERATION_SIZE)
+    known = extents.get(key, Extent(*key, first, last))
+    extents[key] = Extent(*key, min(known.first, first), max(known.last, last))
 
 
 def _refuse_overlap(archived: Mapping[int, int], files: Sequence[Written]) -> None:

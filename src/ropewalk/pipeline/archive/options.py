@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.pipeline.options import TOKEN_VARIABLE, Address
+from ropewalk.pipeline.options import TOKEN_VARIABLE, Address, local_path
 
 _OURS = {"path", "url", "token", "cafile", "txnappid"}
 _SPARKS = {"checkpointlocation", "queryname", "outputmode"}
@@ -23,14 +23,6 @@ class ArchiveOptions(Struct, frozen=True):
     server: Address | None = None
     app: str = ""
     checkpoint: str = ""
-
-
-def local_path(path: str) -> str:
-    """Raises UserMistake for a place that is not a directory of this machine: nothing here could write there."""
-    bare = path.removeprefix("file://")
-    if "://" in bare or bare.startswith("file:"):
-        raise UserMistake(f"the archive is a directory that tasks and server can reach, like /mnt/archive, not {path!r}")
-    return bare
 
 
 def archive_options(given: Mapping[str, str]) -> ArchiveOptions:

@@ -3,7 +3,6 @@
 Invariant: a file's name is never used again, so that a batch which runs twice overwrites nothing that is committed.
 """
 
-import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -16,14 +15,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ropewalk.model.errors import RopewalkError, UserMistake
+from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.archive import binding
 from ropewalk.pipeline.archive.layout import Written, partitioned, write_file
-from ropewalk.pipeline.archive.log import append, archived_positions
+from ropewalk.pipeline.archive.log import append
 from ropewalk.pipeline.archive.options import ArchiveOptions, archive_options
+from ropewalk.pipeline.archive.reporting import report_archived
 from ropewalk.pipeline.wire import Wire
-
-logger = logging.getLogger("ropewalk.archive")
 
 _FILE_NAME = re.compile(r"[\w.-]{1,80}")
 
@@ -76,9 +74,12 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         done = [message for message in messages if isinstance(message, TaskFiles)]
         app = self._options.app or next((message.query for message in done), "")
         files = [file for message in done for file in message.files]
-        if app and not self._append(app, batchId, files):
-            _remove(self._options.root, files)
-        self._announce()
+        try:
+            if app and not self._append(app, batchId, files):
+                _remove(self._options.root, files)
+        finally:
+            if self._options.server is not None:
+                report_archived(Wire(self._options.server), self._options.root)
 
     def _append(self, app: str, batch: int, files: Sequence[Written]) -> bool:
         root, checkpoint = self._options.root, self._options.checkpoint
@@ -91,16 +92,6 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
             raise
         binding.bind(root, checkpoint)
         return added
-
-    def _announce(self) -> None:
-        """Tell the server how far the archive is."""
-        if self._options.server is None:
-            return
-        wire = Wire(self._options.server)
-        try:
-            wire.archived(archived_positions(self._options.root, wire.spans()))
-        except RopewalkError as error:
-            logger.warning("the server was not told what is archived", extra={"reason": str(error)})
 
 
 def _remove(root: str, files: Sequence[Written]) -> None:

@@ -12,8 +12,10 @@ from pyspark.sql import functions as F
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import GENERATION_SIZE, ShardSpan
+from ropewalk.pipeline.archive.coverage import missing_positions
 from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.log import Extent, held, opened
+from ropewalk.pipeline.archive.reporting import report_archived
 from ropewalk.pipeline.context import BatchOptions, Context
 from ropewalk.pipeline.registry import job
 from ropewalk.pipeline.report import AuditFault, AuditReport, Part
@@ -59,7 +61,9 @@ def write_report(report: AuditReport, path: Path) -> None:
 
 def audited(context: Context) -> AuditReport:
     # In this order: what is registered meanwhile is not missed, and what the journal lets go of meanwhile is in the archive.
-    state = Wire(context.place.address).journal()
+    wire = Wire(context.place.address)
+    state = wire.journal()
+    report_archived(wire, context.place.archive_dir)  # rows that the archive has lost are kept from now on
     journal = _columns(context.journal_now(failOnDataLoss="false").withColumnRenamed("partition", "shard")).cache()
     try:
         journal.count()
@@ -83,6 +87,8 @@ def report_of(context: Context, state: JournalState, journal: DataFrame) -> Audi
     assert counted is not None
     found = [AuditFault("file", each.path, each.what) for each in broken]
     promised = [] if table is None else held(table)
+    absent = [] if table is None else missing_positions(table, context.place.archive_dir, {each.path for each in broken})
+    found += [AuditFault("archive", f"shard {each.shard}", each.what) for each in absent[:EXAMPLES]]
     found += _claim_faults(state.archived, promised)
     found += _log_faults(_extents(everything), _expected(state.spans, promised))
     found += _twice("journal", in_journal) + _twice("archive", in_archive) + _stream_faults(by_stream, begins)

@@ -14,8 +14,9 @@ from msgspec import Meta
 from pyspark.sql import DataFrame, Row
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.archive.coverage import missing_positions
 from ropewalk.pipeline.archive.files import checked_files
-from ropewalk.pipeline.archive.log import held, opened
+from ropewalk.pipeline.archive.log import opened
 from ropewalk.pipeline.config import moment
 from ropewalk.pipeline.context import BatchOptions, Context
 from ropewalk.pipeline.pace import Bar, Pace, chunks
@@ -26,6 +27,7 @@ from ropewalk.pipeline.transforms.replay import check_expressions, chosen, in_or
 from ropewalk.pipeline.wire import Wire, ipc
 
 PART_ROWS = 50_000
+EXAMPLES = 5
 _TEXT = ("exclude_socket", "broadcast_type")
 
 
@@ -101,8 +103,8 @@ def _source(context: Context, options: ReplayOptions) -> DataFrame:
     archived = context.archive_now(without=[each.path for each in damaged])
     if archived is None or table is None:
         raise UserMistake(f"there is no archive in {context.place.archive_dir} yet: `ropewalk pipeline run archive` makes one")
-    if options.fail_on_data_loss and (holes := [extent for extent in held(table) if not extent.dense]):
-        lost = ", ".join(f"shard {extent.shard} generation {extent.generation}" for extent in holes)
+    if options.fail_on_data_loss and (absent := missing_positions(table, context.place.archive_dir)):
+        lost = ", ".join(f"shard {each.shard} positions {each.first} to {each.end - 1}" for each in absent[:EXAMPLES])
         raise UserMistake(
             f"the archive lacks rows ({lost}); `ropewalk pipeline run audit` tells more, fail_on_data_loss=false "
             "publishes what there is"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from ropewalk.adapters.archives import DeltaArchive, delta
 from ropewalk.adapters.archives.delta import begins_after
@@ -75,6 +76,12 @@ async def archive(scribe: Scribe) -> AsyncIterator[DeltaArchive]:
 
 async def offsets(archive: DeltaArchive, first: int, last: int, limit: int = FOREVER, stream: str = "a") -> list[int]:
     return [each.offset for each in (await archive.read(stream, stream, "e", first, last, limit)).messages]
+
+
+async def test_file_that_another_tool_has_rewritten_is_read(scribe: Scribe, archive: DeltaArchive) -> None:
+    scribe.archive(run("a", 1, 20))
+    DeltaTable(scribe.root).delete("offset = 5")
+    assert await offsets(archive, 1, 20) == [offset for offset in range(1, 21) if offset != 5]
 
 
 async def test_missing_archive_is_empty_and_healthy(archive: DeltaArchive) -> None:

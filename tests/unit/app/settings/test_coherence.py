@@ -114,6 +114,7 @@ def test_invalid_settings_are_rejected_with_a_hint(subtests: pytest.Subtests) ->
         (["--secret", "s", "--cable_ready", "--streams_secret", "none"], "--cable_ready needs the secret"),
         (["--noauth", "--rpc_max_call_recv_size", "2GiB"], "--rpc_max_call_recv_size may be 2147483647 bytes"),
         (["--noauth", "--data_dir", "d", "--archive_dir", __file__], "--archive_dir wants a directory"),
+        (["--noauth", "--data_dir", "d", "--archive_dir", "s3a://b/a"], "--archive_dir wants a directory of this machine"),
     ]
     for argv, message in cases:
         with subtests.test(argv=argv), pytest.raises(UserMistake, match=message):

@@ -14,6 +14,7 @@ from ropewalk.pipeline.archive import Compaction, archived_positions, compact
 from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.layout import partitioned, write_file
 from ropewalk.pipeline.archive.log import replace
+from ropewalk.pipeline.tiered import ArchiveTable
 from tests.archive_writer import Scribe, cut_file, empty_file, flip_payload
 from tests.unit.pipeline.archives import batch_file, messages, read_rows
 
@@ -118,3 +119,13 @@ def test_compaction_skips_and_reports_a_damaged_file(scribe: Scribe, damage: Cal
     opened = DeltaTable(scribe.root)
     assert len(opened.file_uris()) == 3
     assert [fault.path for fault in checked_files(opened, str(scribe.root))] == [str(damaged.relative_to(scribe.root))]
+
+
+def test_file_that_another_tool_has_rewritten_is_joined_and_read(scribe: Scribe) -> None:
+    for first in (1, 11, 21):
+        scribe.archive(messages("a", first, first + 9))
+    DeltaTable(scribe.root).delete("position = 4")
+    rewritten = ArchiveTable(str(scribe.root)).rows(0, 0, 30)
+    assert sum(len(table) for table in rewritten) == 29
+    assert compact(str(scribe.root)).files_after == 1
+    assert read_rows(scribe)["position"].to_pylist() == [n for n in range(30) if n != 4]

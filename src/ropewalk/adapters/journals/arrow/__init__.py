@@ -180,8 +180,7 @@ class ArrowJournal:
         for shard in positions:
             if not 0 <= shard < len(self._logs):
                 raise BadRequest(f"there is no shard {shard}")
-        for shard, position in positions.items():
-            self._archived[shard] = max(position, self._archived.get(shard, 0))
+        self._archived.update(positions)
 
     def archived_ends(self) -> dict[int, int]:
         return dict(self._archived)
@@ -202,8 +201,13 @@ class ArrowJournal:
         return self._writer.failure
 
     async def sweep(self) -> None:
-        """Seal what was not sealed yet, and let go of what may go. Called now and then; another thread does it."""
-        await asyncio.get_running_loop().run_in_executor(self._upkeep.thread, self._upkeep.sweep)
+        """Find what was put back, seal what was not sealed yet, and let go of what may go. Called now and then; another thread
+        does it."""
+        await asyncio.get_running_loop().run_in_executor(self._upkeep.thread, self._sweep)
+
+    def _sweep(self) -> None:
+        self._reader.recheck()
+        self._upkeep.sweep()
 
     def gauges(self) -> dict[str, float]:
         segments = [segment for log in self._logs for generation in log.generations for segment in generation.segments]

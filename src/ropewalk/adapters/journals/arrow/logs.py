@@ -90,6 +90,12 @@ class Generation:
             self.holes = self._holes()
             return True
 
+    def regain(self, segment: Segment, hole: Hole) -> None:
+        """These positions of the segment are good again."""
+        with self._changing:
+            segment.holes = [known for known in segment.holes if known != hole]
+            self.holes = self._holes()
+
     def _holes(self) -> list[Hole]:
         return [*self.missing_head, *(hole for segment in self.segments for hole in segment.holes)]
 
@@ -177,6 +183,9 @@ logger = logging.getLogger("ropewalk.journal")
 CHUNK = 1024 * 1024
 """Bytes read at a time, unless one batch is larger."""
 
+SegmentStamp = tuple[int, ...]
+"""What changes when a file is written or replaced."""
+
 
 class Chunk(Struct, frozen=True, gc=False):
     """Neighbouring batches of one segment: positions [first, end), bytes [begin, until)."""
@@ -194,6 +203,7 @@ class Reader:
     def __init__(self, logs: list[ShardLog]) -> None:
         self._logs = logs
         self._pool = ThreadPoolExecutor(2, "journal-read")
+        self._rechecked: dict[Path, SegmentStamp | None] = {}
         self.damaged_batches = 0
 
     def spans(self) -> list[ShardSpan]:
@@ -208,6 +218,25 @@ class Reader:
                 if span.first <= first <= end <= span.end:
                     return self._stream(shard, generation, first, end, max_bytes)
         raise BadRequest(f"positions from {first} to below {end} are not in shard {shard} of the journal (any more)")
+
+    def recheck(self) -> None:
+        """Read bad positions again whose file has changed since the last time: it may have been put back."""
+        stamps: dict[Path, SegmentStamp | None] = {}
+        damaged = [
+            (generation, segment)
+            for log in self._logs
+            for generation in log.generations
+            for segment in generation.segments
+            if segment.holes
+        ]
+        for generation, segment in damaged:
+            stamps[segment.path] = stamp = _stamp(segment.path)
+            if self._rechecked.get(segment.path, ()) == stamp:
+                continue
+            for first, end in (hole for hole in segment.holes if _is_good(segment, hole)):
+                generation.regain(segment, (first, end))
+                logger.warning("positions %d to %d of shard %d are as they were written again", first, end - 1, segment.shard)
+        self._rechecked = stamps
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -271,6 +300,25 @@ def _load(chunk: Chunk) -> tuple[bytes, int]:
             return data[:at], reached
         at, reached = at + frame.length, reached + frame.rows
     return data[:at], reached  # the writer may have been quicker than the plan: then more was read than is asked for
+
+
+def _is_good(segment: Segment, hole: Hole) -> bool:
+    """Whether all of its batches can be read."""
+    position, hole_end = hole
+    while position < hole_end:
+        first, end, begin, until = segment.limits(segment.batch_of(position))
+        if first != position or _load(Chunk(segment, first, end, begin, until))[1] < end:
+            return False
+        position = end
+    return True
+
+
+def _stamp(path: Path) -> SegmentStamp | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _bytes(segment: Segment, begin: int, until: int) -> bytes:

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,31 @@ async def test_batch_damaged_at_run_time_is_not_served_and_leaves_the_spans(tmp_
         with pytest.raises(BadRequest):
             journal.read(0, 10, 13, 1000)
         assert journal.gauges()["journal_damaged_batches"] == 1
+
+
+@pytest.mark.parametrize("size", [None, 700], ids=["missing", "cut"])
+async def test_segment_that_is_put_back_is_served_again(tmp_path: Path, size: int | None) -> None:
+    async with running(tmp_path, ManualClock(), shards=1) as (journal, _):
+        for offset in range(1, 31):
+            await journal.write([publication("a", offset)])
+        (segment,) = tmp_path.rglob("*.arrow")
+        data = segment.read_bytes()
+        segment.unlink()
+        if size is not None:
+            segment.write_bytes(data[:size])
+        for position in range(30):  # each batch is found damaged on its own
+            with suppress(BadRequest):
+                await read_back(journal, 0, position, 30)
+        await journal.sweep()
+        assert sum(span.end - span.first for span in journal.spans()) < 30
+
+        segment.write_bytes(data)
+        await journal.sweep()
+
+        assert [(span.first, span.end) for span in journal.spans()] == [(0, 30)]
+        assert list(await read_back(journal, 0, 0, 30)) == list(range(30))
+    async with running(tmp_path, ManualClock(), shards=1) as (journal, _):
+        assert [(span.first, span.end) for span in journal.spans()] == [(0, 30)]
 
 
 async def test_missing_range_is_refused_before_the_first_byte(tmp_path: Path) -> None:
