@@ -14,7 +14,7 @@ from ropewalk.adapters.apps.python.threads import Threads
 from ropewalk.adapters.apps.python.watchdog import Watchdog
 from ropewalk.adapters.apps.slots import StillWanted, always
 from ropewalk.channels import App, Runner
-from ropewalk.channels.replies import failed
+from ropewalk.channels.replies import failure_reply
 from ropewalk.core.stats import Stats
 from ropewalk.model.application import (
     Action,
@@ -120,7 +120,7 @@ class PythonApplication:
         try:
             return await self._ask(lambda app, runner: app.handle_command(call, runner))
         except ServerError as error:
-            error.reply = failed(call.data, error) if call.action is Action.PERFORM else None
+            error.reply = failure_reply(call.data, error) if call.action is Action.PERFORM else None
             raise
 
     async def restored(self, restore_call: RestoreCall) -> RestoreResult:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from ropewalk.channels.runner import name_of, run
+from ropewalk.channels.handlers import handler_name, run
 
 MOST_FRAMES = 4
 """Of the code that a handler is in, innermost last."""
@@ -35,7 +35,7 @@ def described(frames: Sequence[FrameType], task: CodeType | None = None) -> dict
         for index, frame in enumerate(frames[:-1]):
             if frame.f_code is marker:
                 inside = frames[index + 1 :]
-                name = name_of(frame.f_locals["handler"]) if marker is run.__code__ else inside[0].f_code.co_qualname
+                name = handler_name(frame.f_locals["handler"]) if marker is run.__code__ else inside[0].f_code.co_qualname
                 return {"handler": name, "at": " > ".join(_place(each) for each in inside[-MOST_FRAMES:])}
     return {}
 

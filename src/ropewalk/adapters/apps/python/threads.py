@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from ropewalk.adapters.apps.slots import Slots, StillWanted, always
 from ropewalk.channels import Runner
-from ropewalk.channels.runner import name_of
+from ropewalk.channels.handlers import handler_name
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.limits import APP_LIMITS
@@ -134,7 +134,7 @@ class Threads:
         self._abandoned += 1
         running.add_done_callback(self._returned)
         self._slots.recheck()
-        name = name_of(handler)
+        name = handler_name(handler)
         if name not in self._named:
             self._named.add(name)
             logger.warning(

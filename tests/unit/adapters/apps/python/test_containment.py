@@ -139,7 +139,7 @@ async def test_cancelled_call_cancels_its_handler(caplog: pytest.LogCaptureFixtu
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-    assert "stopped before it was done" in caplog.text
+    assert "handler cancelled before it returned" in caplog.text
 
 
 async def test_other_task_factories_still_apply() -> None:
