@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from ropewalk.adapters.apps.jwt import issue
+from ropewalk.adapters.apps.authenticators import issue_token
 from tests.broadcasts import healthy, kept, numbers, publication, unhealthy, until
 from tests.cable import cable
 from tests.metrics import metrics
@@ -76,7 +76,7 @@ async def test_entries_channel_messages_and_disconnects_reach_clients_of_every_n
     with redis_server() as store:
         at = client(store)
         flags = ("--jwt_secret", JWT_SECRET, "--public_streams", "--presets=broker", "--redis_url", store.url)
-        token = {"jid": issue(JWT_SECRET, "user/1")}
+        token = {"jid": issue_token(JWT_SECRET, "user/1")}
         with running_server(*flags) as one, running_server(*flags) as other:
             await healthy(one)
             await healthy(other)

@@ -14,6 +14,7 @@ from ropewalk.adapters.apps.rpc.calls import Calls
 from ropewalk.adapters.apps.rpc.grpc import GrpcApplication
 from ropewalk.adapters.apps.rpc.http import HttpApplication
 from ropewalk.core.stats import Stats
+from ropewalk.model.limits import AppLimits
 from ropewalk.ports import Application
 from ropewalk.testing import application_events as events
 from ropewalk.testing.application import ApplicationConformance, RemoteApplicationConformance
@@ -28,7 +29,8 @@ class TestPythonChannels(ApplicationConformance):
     async def serving(self, setup: ApplicationSetup) -> AsyncIterator[Application]:
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv(obedient_channels.LOG, str(setup.log))
-            yield PythonApplication(lambda: obedient_channels.app, Stats(), threads=setup.concurrency, timeout=setup.timeout)
+            limits = AppLimits(threads=setup.concurrency, timeout=setup.timeout)
+            yield PythonApplication(lambda: obedient_channels.app, Stats(), limits)
 
     def told(self, log: Path) -> list[events.ApplicationEvent]:
         return events.folded(events.read(log))
@@ -36,7 +38,7 @@ class TestPythonChannels(ApplicationConformance):
 
 def calls(setup: ApplicationSetup) -> Calls:
     """Without retries: `chance` makes every pause too long. Many failed attempts would stop all calls for some seconds."""
-    return Calls(Stats(), concurrency=setup.concurrency, command_timeout=setup.timeout, chance=lambda: 1e9)
+    return Calls(Stats(), AppLimits(concurrency=setup.concurrency, command_timeout=setup.timeout), chance=lambda: 1e9)
 
 
 class Rpc(RemoteApplicationConformance):

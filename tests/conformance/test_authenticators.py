@@ -1,7 +1,6 @@
 """All authenticators: the complete suite."""
 
-from ropewalk.adapters.apps.jwt import JwtAuthenticator, issue
-from ropewalk.adapters.apps.noauth import NoAuth
+from ropewalk.adapters.apps.authenticators import JwtAuthenticator, NoAuth, issue_token
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Authenticator
 from ropewalk.testing.auth import AuthenticatorSuite, request_with
@@ -22,7 +21,7 @@ class TestJwt(AuthenticatorSuite):
         return JwtAuthenticator(SECRET, clock=lambda: 1000.0)
 
     def welcome_request(self) -> ConnectRequest:
-        return request_with(issue(SECRET, "me", 2000))
+        return request_with(issue_token(SECRET, "me", 2000))
 
 
 class TestEnforcedJwt(TestJwt):

@@ -385,7 +385,7 @@ async def test_tls_url_sends_nothing_in_plain_text(tmp_path: Path, offered: bool
                 assert (await published(node, "a", b"1")).offset == 1
                 assert proxy.sent
             else:
-                await until(lambda: health_with(node, "offers no TLS"))
+                await until(lambda: health_with(node, "TLS is required"))
                 assert proxy.sent == b""
             await node.stop()
             await starting

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from ropewalk.adapters.broadcasters import redis_streams
-from ropewalk.adapters.broadcasters.redis_streams import RedisStreamsBroadcaster
+from ropewalk.adapters.broadcasters.redis_streams import ConsumerGroup, RedisStreamsBroadcaster
 from ropewalk.connections.redis import RedisAddress
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import Unavailable
@@ -60,8 +60,8 @@ class Ledger:
 
 def broadcaster(store: RedisServer, ledger: Ledger, consumer: str = "me") -> RedisStreamsBroadcaster:
     address = RedisAddress(store.url)
-    where = {"stream": KEY, "group": GROUP, "consumer": consumer}
-    return RedisStreamsBroadcaster(ledger, PublicationLimits(), Stats(), address, block=0.5, **where)
+    group = ConsumerGroup(KEY, GROUP, consumer, block=0.5)
+    return RedisStreamsBroadcaster(ledger, PublicationLimits(), Stats(), address, group)
 
 
 def payload(count: int = 1) -> str:
@@ -132,7 +132,7 @@ async def test_number_of_publications_registered_at_once_is_bounded(store: Redis
     await running(broadcaster(store, ledger), lambda: until(lambda: at.xlen(KEY) == 0))
 
     assert len(ledger.uids) == 2000
-    assert ledger.largest <= redis_streams.REGISTERED_AT_ONCE
+    assert ledger.largest <= redis_streams.MAX_RUN_PUBLICATIONS
 
 
 async def test_bytes_registered_at_once_are_bounded(store: RedisServer, at: Any) -> None:
@@ -142,11 +142,11 @@ async def test_bytes_registered_at_once_are_bounded(store: RedisServer, at: Any)
     await running(broadcaster(store, ledger), lambda: until(lambda: at.xlen(KEY) == 0))
 
     assert len(ledger.uids) == 12
-    assert 1 < ledger.largest <= redis_streams.REGISTERED_BYTES // 100_000
+    assert 1 < ledger.largest <= redis_streams.MAX_RUN_BYTES // 100_000
 
 
 async def test_large_entries_are_read_in_smaller_batches(store: RedisServer, at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_streams, "READ_BYTES", 20_000)
+    monkeypatch.setattr(redis_streams, "MAX_READ_BYTES", 20_000)
     ledger = Ledger()
     large = json.dumps({"stream": "s", "data": "x" * 10_000})
     work = broadcaster(store, ledger)
@@ -171,7 +171,7 @@ async def test_large_entries_are_read_in_smaller_batches(store: RedisServer, at:
 async def test_idle_consumers_without_pending_entries_are_removed(
     store: RedisServer, at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_streams, "FORGOTTEN_SECONDS", -1.0)
+    monkeypatch.setattr(redis_streams, "MAX_IDLE_SECONDS", -1.0)
     at.xgroup_create(KEY, GROUP, "0", mkstream=True)
     at.xgroup_createconsumer(KEY, GROUP, "gone")
     at.xadd(KEY, {"payload": payload()})

@@ -250,7 +250,7 @@ def test_error_of_an_extra_that_is_not_included_names_the_pip_command(here: Mach
     ):
         ended = run(here, *words)
         assert ended.returncode == 2
-        assert f"this one file does not carry it; use a Ropewalk installed with pip install '.[{extra}]'" in ended.stderr
+        assert f"the standalone binary does not include it; use pip install '.[{extra}]'" in ended.stderr
         assert "Traceback" not in ended.stderr
 
 

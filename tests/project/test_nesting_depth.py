@@ -11,7 +11,7 @@ import pytest
 
 from ropewalk.adapters.apps.rpc.http import _decode as rpc_answer
 from ropewalk.adapters.endpoints.http_guard import decoded
-from ropewalk.channels.texts import json_bytes, json_text
+from ropewalk.channels.values import json_bytes, json_text
 from ropewalk.cli.publish import _json_or_text
 from ropewalk.client.stream import _json as client_json
 from ropewalk.engine.bounds import check_command_result

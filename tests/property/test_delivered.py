@@ -18,12 +18,12 @@ class DeliveredMachine(RuleBasedStateMachine):
 
     @initialize(tip=st.integers(0, 8), bound=st.integers(1, 4))
     def join(self, tip: int, bound: int) -> None:
-        delivered.MOST_RANGES = bound
+        delivered.MAX_RANGES = bound
         self.epoch, self.tip, self.sent = 1, tip, set[int]()
         self.delivered = Delivered("1", tip + 1)
 
     def teardown(self) -> None:
-        delivered.MOST_RANGES = 32
+        delivered.MAX_RANGES = 32
 
     @rule(count=LENGTHS)
     def deliver(self, count: int) -> None:
@@ -70,7 +70,7 @@ class DeliveredMachine(RuleBasedStateMachine):
             assert edges == sorted(edges)
             assert len(edges) == len(set(edges))
             assert not edges or edges[-1] < self.delivered.live_from
-            assert len(self.delivered.ranges) <= delivered.MOST_RANGES
+            assert len(self.delivered.ranges) <= delivered.MAX_RANGES
 
 
 TestDelivered = DeliveredMachine.TestCase

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ropewalk.core.expiry import SLACK, Expiry
+from ropewalk.core.expiry import MAX_STALE_ENTRIES, Expiry
 
 KEYS_ALL = "abcdefgh"
 KEYS = st.sampled_from(KEYS_ALL)
@@ -46,7 +46,7 @@ class ExpiryMachine(RuleBasedStateMachine):
     def keys_equal_the_model_and_the_heap_is_bounded(self) -> None:
         assert len(self.expiry) == len(self.model)
         assert all(key in self.expiry for key in self.model)
-        assert len(self.expiry._heap) <= 2 * len(KEYS_ALL) + SLACK
+        assert len(self.expiry._heap) <= 2 * len(KEYS_ALL) + MAX_STALE_ENTRIES
 
 
 TestExpiry = ExpiryMachine.TestCase

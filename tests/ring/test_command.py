@@ -165,7 +165,7 @@ def test_change_without_the_key_is_refused_in_public_mode(shared: Ring, capsys: 
         with pytest.raises(BlockingIOError):  # no node has connected
             stranger.accept()
     assert main(["ring", "remove", "b", "--url", a.url, "--key", "wrong"]) == 2
-    assert "to change a ring set ROPEWALK_SECRET" in capsys.readouterr().err
+    assert "to change a ring, set ROPEWALK_SECRET" in capsys.readouterr().err
     assert request(a, headers={}) == before
 
 
@@ -202,7 +202,7 @@ def test_server_without_a_ring_reports_that(capsys: pytest.CaptureFixture[str]) 
 def test_wrong_key_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with running_ring("a", "--public=false") as ring:
         assert main(["ring", "--url", ring.nodes["a"].url, "--key", "wrong"]) == 2
-    assert "the key is not accepted; --key brings the key" in capsys.readouterr().err
+    assert "the key is not accepted; pass the key" in capsys.readouterr().err
 
 
 def test_address_of_a_live_node_is_not_changed(shared: Ring) -> None:

@@ -8,7 +8,7 @@ import nats
 import pytest
 import redis
 
-from ropewalk.adapters.apps.jwt import issue
+from ropewalk.adapters.apps.authenticators import issue_token
 from tests.broadcasts import healthy, kept, numbers, publication, unhealthy
 from tests.cable import cable
 from tests.metrics import metrics_when
@@ -55,7 +55,7 @@ async def test_every_node_delivers_without_position_and_disconnects_its_sessions
     with running_server("--public", *engine.flags) as one, running_server(*authenticated) as other:
         await healthy(one)
         await healthy(other)
-        async with cable(one) as near, cable(other, params={"jid": issue(JWT_SECRET, '{"user": 1}')}) as far:
+        async with cable(one) as near, cable(other, params={"jid": issue_token(JWT_SECRET, '{"user": 1}')}) as far:
             for reader in (near, far):
                 await reader.subscribe("news", history={"since": 1})
             excluded = {"exclude_socket": far.sid, "broadcast_type": "note"}

@@ -28,7 +28,7 @@ def test_server_without_its_store_is_live_and_down_with_a_reason() -> None:
 def test_missing_server_and_other_page_have_different_errors(server: RunningServer) -> None:
     missing = run_ropewalk("health", "--url", f"http://127.0.0.1:{free_port()}")
     assert missing.returncode == 1
-    assert "does not answer" in missing.stderr
+    assert "does not respond" in missing.stderr
     other = run_ropewalk("health", "--url", f"{server.url}/elsewhere")
     assert other.returncode == 1
     assert "is not the health page of a server" in other.stderr

@@ -159,7 +159,7 @@ async def test_lost_first_segment_is_reported_and_repaired_from_the_archive(tmp_
     second.write_bytes(spoiled)
     verified = run_ropewalk("journal", "verify", str(data))
     assert (verified.returncode, "Arrow schema" in verified.stdout) == (1, True), verified.stdout
-    assert "written anew: 1" in run_ropewalk("journal", "repair", str(data)).stdout
+    assert "repaired Arrow schema: 1" in run_ropewalk("journal", "repair", str(data)).stdout
     assert run_ropewalk("journal", "verify", str(data)).returncode == 0
     with pa.OSFile(str(second)) as file:
         assert pa.ipc.open_stream(file).read_all()["position"][0].as_py() == end
@@ -181,7 +181,7 @@ async def test_journal_repaired_from_its_archive_is_complete(tmp_path: Path) -> 
     spoiled = path.read_bytes()
     repaired = run_ropewalk("journal", "repair", str(tmp_path / "data"), "--archive", str(archive))
     assert repaired.returncode == 0, repaired.stdout + repaired.stderr
-    assert "rows brought back" in repaired.stdout
+    assert "rows restored" in repaired.stdout
     assert path.with_suffix(".damaged").read_bytes() == spoiled
     assert run_ropewalk("journal", "verify", str(tmp_path / "data")).returncode == 0
     with running_server(*flags(tmp_path)) as server:
@@ -274,7 +274,7 @@ def test_journal_with_a_newer_or_unreadable_record_is_refused_and_not_changed(tm
 def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     for words, error in (
         (["verify", str(tmp_path / "nowhere")], "there is no journal"),
-        (["verify"], "name the data directory"),
+        (["verify"], "pass the data directory"),
         (["repair", str(tmp_path), "--archive", str(tmp_path)], "there is no archive"),
         (["backup", str(tmp_path), "--to", str(tmp_path / "inside")], "inside of the directory"),
     ):

@@ -106,12 +106,12 @@ async def test_publish_finds_its_key_in_the_environment(guarded: RunningServer) 
     assert run_ropewalk(*words, ROPEWALK_SECRET=SECRET).returncode == 0
     assert run_ropewalk(*words, ROPEWALK_API_SECRET=API_KEY).returncode == 0
     assert run_ropewalk(*words, "--key", API_KEY).returncode == 0
-    help = "a valid bearer key is needed; --key brings the key for publishing; by default it is ROPEWALK_API_SECRET, or derived"
+    help = "a valid bearer key is needed; pass the key for publishing with --key; the default is ROPEWALK_API_SECRET"
     for flags in ((), ("--key", "guess")):
         refused = run_ropewalk(*words, *flags)
         assert (refused.returncode, help in refused.stderr) == (2, True), refused.stderr
     mistaken = run_ropewalk(*words, "--key", "guess", ROPEWALK_SECRET=SECRET)
-    assert mistaken.stderr.endswith("One of them is set here: try it without --key\n")
+    assert mistaken.stderr.endswith("One is set here: try without --key\n")
 
 
 async def test_address_is_taken_from_the_settings_of_the_server(server: RunningServer, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ async def test_tail_from_a_trimmed_offset_prints_a_gap_and_starts_with_the_oldes
     assert within.stderr == ""
     before = run_ropewalk("tail", "cli/trimmed", "--from", "2", "--count", "5", "--json", "--url", server.url)
     assert [json.loads(line)["offset"] for line in before.stdout.splitlines()] == [16, 17, 18, 19, 20]
-    assert before.stderr.startswith("gap in cli/trimmed: messages lost (trimmed); it goes on at epoch=")
+    assert before.stderr.startswith("gap in cli/trimmed: messages lost (trimmed); continues at epoch=")
 
 
 async def test_tail_ends_when_its_output_is_closed(server: RunningServer) -> None:
@@ -189,13 +189,13 @@ async def test_tail_of_a_signed_stream_with_a_token(guarded: RunningServer) -> N
     stranger = run_ropewalk("tail", "cli/signed", "--url", guarded.url)
     assert (stranger.returncode, "--token" in stranger.stderr) == (2, True)
     assert "token jwt" not in stranger.stderr
-    for given, hint in (((), "set here\n"), (("--token", "x"), "set here, if that is the secret of the server\n")):
+    for given, hint in (((), "set here\n"), (("--token", "x"), "set here, which must be the secret of the server\n")):
         stranger = run_ropewalk("tail", "cli/signed", *given, "--url", guarded.url, ROPEWALK_SECRET=SECRET)
         assert stranger.returncode == 2
         assert "`ropewalk token jwt --ids" in stranger.stderr
         assert stranger.stderr.endswith(hint)
     with_broken_settings = run_ropewalk("tail", "x", "--url", guarded.url, ROPEWALK_CONFIG_PATH="no_such_file.toml")
-    assert with_broken_settings.stderr.endswith("--token brings a token that the server knows\n")
+    assert with_broken_settings.stderr.endswith("pass a valid token with --token\n")
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
@@ -207,9 +207,9 @@ def test_mistake_is_explained_without_a_traceback() -> None:
         (("tail", "a", "--url", "localhost:8080"), "not a server's URL"),
         (("publish", "a"), "DATA is missing"),
         (("publish", "a", "1", "--lines"), "--lines reads standard input"),
-        (("tail", "a", "--since", "yesterday"), "how long ago, such as 90s, 10m, 1h or 90, or a UNIX time, not 'yesterday'"),
-        (("tail", "a", "--from", "0"), "whole number from 1 on"),
-        (("publish", "a", "1", "--attempts", "0"), "whole number from 1 on"),
+        (("tail", "a", "--since", "yesterday"), "a duration, such as 90s, 10m, 1h or 90, or a UNIX time, not 'yesterday'"),
+        (("tail", "a", "--from", "0"), "positive integer"),
+        (("publish", "a", "1", "--attempts", "0"), "positive integer"),
         (("tail", "a", "--from", "1", "--since", "1m"), "not allowed with"),
         (("tail",), "STREAM"),
     ):
@@ -223,7 +223,7 @@ def test_unreachable_server_is_a_failure_and_not_a_mistake() -> None:
     failed = []
     for words in (("tail", "a"), ("publish", "a", "1", "--attempts", "2"), ("bench", "--subscribers", "1")):
         result = run_ropewalk(*words, "--url", "http://127.0.0.1:1")
-        if result.returncode != 1 or "`ropewalk serve` starts one" not in result.stderr or "Traceback" in result.stderr:
+        if result.returncode != 1 or "start one with `ropewalk serve`" not in result.stderr or "Traceback" in result.stderr:
             failed.append((words, result))
     assert not failed
 

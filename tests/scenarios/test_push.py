@@ -202,24 +202,24 @@ async def test_lost_server_is_reported_with_the_registered_lines() -> None:
             program.write("third\n")
             assert await program.ended() == 1
             complaint = await program.complaint()
-            assert complaint == "lines 1 to 2 are registered; those after it up to 3 were sent, and may be"
+            assert complaint == "lines 1 to 2 are registered; later ones up to 3 were sent and may be registered"
             assert "is the server running there?" in await program.complaint()
 
 
 def test_mistake_is_explained() -> None:
     assert "DATA is missing" in run_ropewalk("push", "k").stderr
-    assert "leave DATA away" in run_ropewalk("push", "k", "x", "--lines").stderr
+    assert "omit DATA" in run_ropewalk("push", "k", "x", "--lines").stderr
     assert "tcp://" in run_ropewalk("push", "k", "x", "--url", "nonsense").stderr
 
 
 def test_refused_key_is_explained_by_the_flags_and_variables_that_set_it(keyed: RunningServer) -> None:
     failed = []
     for flags, variables, hint in (
-        ((), {}, "; --token brings the key for publishing"),
-        (("--token", "guess"), {}, "; --token brings the key for publishing"),
-        (("--token", "guess"), {"ROPEWALK_SECRET": SECRET}, "One of them is set here: try it without --token"),
-        ((), {"ROPEWALK_SECRET": "another"}, "One of them is set here, and is not that of the server"),
-        ((), {"ROPEWALK_API_SECRET": "another"}, "One of them is set here, and is not that of the server"),
+        ((), {}, "; pass the key for publishing with --token"),
+        (("--token", "guess"), {}, "; pass the key for publishing with --token"),
+        (("--token", "guess"), {"ROPEWALK_SECRET": SECRET}, "One is set here: try without --token"),
+        ((), {"ROPEWALK_SECRET": "another"}, "The one that is set here is not the key of the server"),
+        ((), {"ROPEWALK_API_SECRET": "another"}, "The one that is set here is not the key of the server"),
     ):
         result = run_ropewalk("push", "k", "1", *flags, "--url", keyed.url, **variables)
         if (result.returncode, hint in result.stderr) != (2, True):

@@ -91,7 +91,7 @@ async def test_clients_stay_connected_during_an_outage(kind: str, how: str) -> N
         (here.backend.kill if how == "killed" else here.backend.hold)()
         found, delivered = await without_application(here, leavers)
         assert found == {"reject_subscription": ASKING}
-        assert await here.health() == (503, ["the application does not answer"])
+        assert await here.health() == (503, ["the application does not respond"])
         during = await metrics(here.server)
         assert during["app_calls_failed_total"] - before["app_calls_failed_total"] >= ASKING
 

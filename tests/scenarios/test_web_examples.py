@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from ropewalk.adapters.apps.jwt import issue
+from ropewalk.adapters.apps.authenticators import issue_token
 from ropewalk.core.signatures import API_PHRASE, derive
 from tests.cable import Cable, Frame, cable
 from tests.docs.pages import ROOT, blocks
@@ -220,7 +220,7 @@ async def test_user_is_disconnected_by_its_identifiers(site: Site) -> None:
 
 @pytest.mark.parametrize("site", ["fastapi"], indirect=True)
 async def test_token_gives_the_name(site: Site) -> None:
-    token = issue(SECRET, '{"name":"Tok"}', int(time.time()) + 60)
+    token = issue_token(SECRET, '{"name":"Tok"}', int(time.time()) + 60)
     async with cable(site.server, params={"jid": token}) as client:
         await client.send(command="subscribe", identifier=room("tokens"))
         await until(client, "confirm_subscription")

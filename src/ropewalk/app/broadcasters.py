@@ -46,18 +46,13 @@ def broadcasters_of(settings: Settings, node: Node, stats: Stats, limits: Public
     running: list[Broadcaster] = []
     if "redisx" in chosen:
         streams = resolve(BROADCASTERS, "redisx", extra="redis")
-        running.append(
-            streams(
-                node.broker,
-                limits,
-                stats,
-                redis_address(settings),
-                stream=broadcast.redisx_stream,
-                group=broadcast.redisx_group,
-                consumer=node_id_of(settings),
-                block=broadcast.redisx_read_block_milliseconds,
-            )
+        group = resolve(BROADCASTERS, "redisx group", extra="redis")(
+            broadcast.redisx_stream,
+            broadcast.redisx_group,
+            node_id_of(settings),
+            broadcast.redisx_read_block_milliseconds,
         )
+        running.append(streams(node.broker, limits, stats, redis_address(settings), group))
     if "redis" in chosen:
         channel = resolve(BROADCASTERS, "redis")
         local = node.local_publisher

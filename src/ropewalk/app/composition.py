@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from ropewalk import __version__
-from ropewalk.adapters.apps.jwt import JwtAuthenticator
-from ropewalk.adapters.apps.noauth import NoAuth
+from ropewalk.adapters.apps.authenticators import JwtAuthenticator, NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
@@ -51,7 +50,7 @@ from ropewalk.engine.node import Node
 from ropewalk.engine.recorder import Recorder
 from ropewalk.engine.tiered import TieredBackend
 from ropewalk.engine.transactions import Transactions
-from ropewalk.model.limits import Limits
+from ropewalk.model.limits import AppLimits, Limits
 from ropewalk.model.rules import StreamRules
 from ropewalk.ports import Application, Archive, Authenticator, Backend, Channels, Inspector, JournalReader, Ring
 from ropewalk.protocol.handshake import PING_UNITS, AllowedOrigins
@@ -334,13 +333,7 @@ def application_of(settings: Settings, keys: Keys, stats: Stats) -> Application 
         return _python(settings, stats)
     if not has_application(settings):
         return None
-    calls = resolve(APPLICATIONS, "calls")(
-        stats,
-        concurrency=app.rpc_concurrency,
-        command_timeout=app.rpc_command_timeout,
-        request_timeout=app.rpc_request_timeout,
-        wait_timeout=app.app_wait_timeout,
-    )
+    calls = resolve(APPLICATIONS, "calls")(stats, _app_limits(settings))
     application: Application
     if app.rpc_host.startswith(HTTP_SCHEMES):
         application = resolve(APPLICATIONS, "http")(
@@ -350,13 +343,27 @@ def application_of(settings: Settings, keys: Keys, stats: Stats) -> Application 
     application = resolve(APPLICATIONS, "grpc")(
         app.rpc_host,
         calls,
+        resolve(APPLICATIONS, "grpc options")(
+            tls=app.rpc_enable_tls,
+            tls_root_ca=app.rpc_tls_root_ca,
+            max_receive_bytes=app.rpc_max_call_recv_size,
+            max_send_bytes=app.rpc_max_call_send_size,
+        ),
         restore=app.rpc_restore,
-        tls=app.rpc_enable_tls,
-        tls_root_ca=app.rpc_tls_root_ca,
-        max_recv=app.rpc_max_call_recv_size,
-        max_send=app.rpc_max_call_send_size,
     )
     return application
+
+
+def _app_limits(settings: Settings) -> AppLimits:
+    app = settings.app
+    return AppLimits(
+        threads=app.app_threads,
+        timeout=app.app_timeout,
+        concurrency=app.rpc_concurrency,
+        command_timeout=app.rpc_command_timeout,
+        request_timeout=app.rpc_request_timeout,
+        wait_timeout=app.app_wait_timeout,
+    )
 
 
 def require_loadable(settings: Settings) -> None:
@@ -369,13 +376,7 @@ def require_loadable(settings: Settings) -> None:
 def _python(settings: Settings, stats: Stats) -> Application:
     app = settings.app
     application: Application = resolve(APPLICATIONS, "python")(
-        app.app,
-        stats,
-        directory=app.app_dir,
-        threads=app.app_threads,
-        timeout=app.app_timeout,
-        wait_timeout=app.app_wait_timeout,
-        reload=app.app_reload,
+        app.app, stats, _app_limits(settings), directory=app.app_dir, reload=app.app_reload
     )
     return application
 

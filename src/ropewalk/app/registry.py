@@ -39,9 +39,11 @@ APPLICATIONS = {
     "calls": "ropewalk.adapters.apps.rpc.calls:Calls",
     "http": "ropewalk.adapters.apps.rpc.http:HttpApplication",
     "grpc": "ropewalk.adapters.apps.rpc.grpc:GrpcApplication",
+    "grpc options": "ropewalk.adapters.apps.rpc.grpc:GrpcOptions",
 }
 BROADCASTERS = {
     "redisx": "ropewalk.adapters.broadcasters.redis_streams:RedisStreamsBroadcaster",
+    "redisx group": "ropewalk.adapters.broadcasters.redis_streams:ConsumerGroup",
     "redis": "ropewalk.adapters.broadcasters.redis_channel:RedisChannelBroadcaster",
     "nats": "ropewalk.adapters.broadcasters.nats_subject:NatsBroadcaster",
 }

@@ -1,13 +1,16 @@
-"""The app: declarations, a way to publish, and the one object that the server asks."""
+"""The app: declares handlers and channels, publishes, and takes the server's calls."""
 
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar, overload
 
-from ropewalk.channels import commands, sessions
-from ropewalk.channels.declarations import Declarations
-from ropewalk.channels.outlet import Outlet, Publish
-from ropewalk.channels.publications import publication
-from ropewalk.channels.runner import Runner, run_alone
+from ropewalk.channels import calls
+from ropewalk.channels.calls import ConnectionHandler
+from ropewalk.channels.channel import Channel
+from ropewalk.channels.handlers import Runner, handler_name, run_contained
+from ropewalk.channels.values import publication
 from ropewalk.model.application import (
     CallContext,
     CommandCall,
@@ -17,12 +20,18 @@ from ropewalk.model.application import (
     RestoreCall,
     RestoreResult,
 )
-from ropewalk.model.errors import ServerError
+from ropewalk.model.errors import ServerError, Unavailable
 from ropewalk.model.messages import Publication, Receipt
 
+AnyChannel = TypeVar("AnyChannel", bound=Channel)
+LifeHandler = Callable[[], Awaitable[None] | None]
+OnConnection = TypeVar("OnConnection", bound=ConnectionHandler)
+OnLife = TypeVar("OnLife", bound=LifeHandler)
+Publish = Callable[[Sequence[Publication]], Awaitable[list[Receipt]]]
 
-class App(Declarations):
-    """An application that runs inside the server: who may connect, and what its channels do.
+
+class App:
+    """An application that runs inside the server: decides who may connect, and what its channels do.
 
         from ropewalk import App, Channel, Connection
 
@@ -41,23 +50,80 @@ class App(Declarations):
                 self.stream_from("chat")
 
     Handlers may be `async def`, which run on the server's event loop and must not block it, or plain `def`, which run in a
-    thread. An error in a handler is logged and concerns that one call: nobody is disconnected by it.
+    thread. An error in a handler is logged and fails that one call. It disconnects no client.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self._outlet: Outlet | None = None
+        self._channels: dict[str, type[Channel]] = {}
+        self._connect: ConnectionHandler | None = None
+        self._disconnect: ConnectionHandler | None = None
+        self._startup: list[LifeHandler] = []
+        self._shutdown: list[LifeHandler] = []
+        self._publisher: _LoopPublisher | None = None
+
+    # --- decorators, which return their argument unchanged ------------------------------------------------------------
+
+    def on_connect(self, handler: OnConnection) -> OnConnection:
+        """Decide on a client: `connection.identify(...)` or `connection.reject()`. An app without it accepts no client."""
+        if self._connect is not None:
+            raise ValueError(f"the app has an on_connect already: {handler_name(self._connect)}")
+        self._connect = handler
+        return handler
+
+    def on_disconnect(self, handler: OnConnection) -> OnConnection:
+        """Called once a session has ended for good, after `unsubscribed` of each of its subscriptions."""
+        if self._disconnect is not None:
+            raise ValueError(f"the app has an on_disconnect already: {handler_name(self._disconnect)}")
+        self._disconnect = handler
+        return handler
+
+    def on_startup(self, handler: OnLife) -> OnLife:
+        """Called before the first client connects, to open pools and start tasks. If it fails the server does not start."""
+        self._startup.append(handler)
+        return handler
+
+    def on_shutdown(self, handler: OnLife) -> OnLife:
+        """Called after the last client has disconnected. Handlers run in reverse order of declaration."""
+        self._shutdown.append(handler)
+        return handler
+
+    @overload
+    def channel(self, declared: type[AnyChannel], /) -> type[AnyChannel]: ...
+    @overload
+    def channel(self, name: str, /) -> Callable[[type[AnyChannel]], type[AnyChannel]]: ...
+    def channel(self, given: type[AnyChannel] | str, /) -> type[AnyChannel] | Callable[[type[AnyChannel]], type[AnyChannel]]:
+        """Let clients subscribe to a channel, by its class's name or another: `@app.channel("Chat::RoomChannel")`."""
+        if not isinstance(given, str):
+            return self._declare(given, getattr(given, "__name__", ""))
+        name = given
+        return lambda declared: self._declare(declared, name)
+
+    def _declare(self, declared: type[AnyChannel], name: str) -> type[AnyChannel]:
+        if not _is_channel(declared):
+            raise TypeError(f"@app.channel needs a subclass of ropewalk.Channel, not {declared!r}")
+        if not name or name.startswith("$"):
+            raise ValueError(f"a channel cannot be named {name!r}: names that begin with '$' are reserved for the server")
+        if name in self._channels:
+            taken = self._channels[name]
+            raise ValueError(f"there is a channel {name!r} already: {taken.__module__}.{taken.__qualname__}")
+        self._channels[name] = declared
+        return declared
+
+    # --- publishing ---------------------------------------------------------------------------------------------------
 
     async def publish(
         self, stream: str, data: Any, *, uid: str = "", type: str = "", transient: bool = False, exclude_socket: str = ""
     ) -> Receipt:
-        """Publish JSON at once, from a handler or a background task; the receipt says where in the stream it stands.
+        """Publish JSON at once, from a handler or a background task. Returns its position. Raises `Unavailable`.
 
-        `uid`: a name under which it is registered once, however often it is sent. `type`: becomes the `type` of the message on
-        the wire. `transient`: without a place in the history. `exclude_socket`: not to this session. Raises `Unavailable`.
+        Args:
+            uid: an idempotency key: messages with the same one are registered once.
+            type: the `type` of the message on the wire.
+            transient: do not keep it in the history.
+            exclude_socket: the sid of a session that does not get it.
         """
         message = publication(stream, data, exclude_socket=exclude_socket, transient=transient, uid=uid, type=type)
-        return await self._serving("publish").publish(message)
+        return await self._running("publish").publish(message)
 
     def publish_sync(
         self,
@@ -70,46 +136,77 @@ class App(Declarations):
         exclude_socket: str = "",
         timeout: float = 10.0,
     ) -> Receipt:
-        """`publish` for plain functions, which run in threads. Raises `Unavailable` when it takes longer than `timeout`."""
+        """`publish` for plain functions, which run in threads. Raises `Unavailable` after `timeout` seconds."""
         message = publication(stream, data, exclude_socket=exclude_socket, transient=transient, uid=uid, type=type)
-        return self._serving("publish_sync").publish_sync(message, timeout)
+        return self._running("publish_sync").publish_sync(message, timeout)
 
-    def _serving(self, what: str) -> Outlet:
-        if self._outlet is None:
-            raise RuntimeError(f"app.{what} works while the server runs the app: from its startup to the end of its shutdown")
-        return self._outlet
+    def _running(self, method: str) -> "_LoopPublisher":
+        if self._publisher is None:
+            raise RuntimeError(f"app.{method} works only while the server runs the app: from its startup to its shutdown")
+        return self._publisher
 
-    # --- what the server asks: records in, records out. A `runner` runs the handlers that are plain functions. ---------------
+    # --- the server's calls: records in, records out. A `runner` runs handlers that are plain functions. --------------------
 
     async def start(self, publish: Publish, runner: Runner) -> None:
-        """Begin to serve, on the caller's event loop. Raises ServerError where a startup handler fails."""
-        self._outlet = Outlet(publish)
+        """Start on the caller's event loop. Raises ServerError if a startup handler fails."""
+        self._publisher = _LoopPublisher(publish)
         try:
             for handler in self._startup:
-                await run_alone(runner, handler)
+                await run_contained(runner, handler)
         except BaseException:
-            self._outlet = None
+            self._publisher = None
             raise
 
     async def stop(self, runner: Runner) -> None:
-        """A shutdown handler that fails does not keep the others from running."""
+        """A shutdown handler that fails does not stop the others from running."""
         try:
             for handler in reversed(self._shutdown):
-                with suppress(ServerError):  # the log has it
-                    await run_alone(runner, handler)
+                with suppress(ServerError):  # already logged
+                    await run_contained(runner, handler)
         finally:
-            self._outlet = None
+            self._publisher = None
 
     async def handle_connect(self, context: CallContext, runner: Runner) -> ConnectResult:
-        """Raises ServerError, as all of these may."""
-        return await sessions.connect(self._connect, context, runner)
+        """Raises ServerError, as do the other calls."""
+        return await calls.connect(self._connect, context, runner)
 
     async def handle_command(self, call: CommandCall, runner: Runner) -> CommandResult:
-        return await commands.handle(self._channels, call, runner)
+        return await calls.command(self._channels, call, runner)
 
     async def handle_restored(self, restore_call: RestoreCall, runner: Runner) -> RestoreResult:
-        return await sessions.restore(self._channels, restore_call, runner)
+        return await calls.restore(self._channels, restore_call, runner)
 
     async def handle_disconnect(self, disconnect_call: DisconnectCall, runner: Runner) -> tuple[Publication, ...]:
-        """What the handlers broadcast, for the caller to publish."""
-        return await sessions.disconnect(self._channels, self._disconnect, disconnect_call, runner)
+        """Returns the handlers' broadcasts, for the caller to publish."""
+        return await calls.disconnect(self._channels, self._disconnect, disconnect_call, runner)
+
+
+class _LoopPublisher:
+    """Publishes on the server's event loop, from any task and any thread. Made on that loop."""
+
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    async def publish(self, publication: Publication) -> Receipt:
+        if asyncio.get_running_loop() is self._loop:
+            return await self._send(publication)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._send(publication), self._loop))
+
+    def publish_sync(self, publication: Publication, timeout: float) -> Receipt:
+        if threading.get_ident() == self._thread:
+            raise RuntimeError("app.publish_sync would block the event loop: use `await app.publish(...)` instead")
+        sending = asyncio.run_coroutine_threadsafe(self._send(publication), self._loop)
+        try:
+            return sending.result(timeout)
+        except TimeoutError:
+            sending.cancel()
+            raise Unavailable(f"not published within {timeout:g} s") from None
+
+    async def _send(self, publication: Publication) -> Receipt:
+        return (await self._publish([publication]))[0]
+
+
+def _is_channel(declared: object) -> bool:
+    return isinstance(declared, type) and issubclass(declared, Channel)

@@ -1,22 +1,65 @@
-"""The base class of an application's channels."""
+"""The base class of an application's channels, and the decorator for the methods that clients may call."""
 
-from collections.abc import Awaitable
-from typing import Any, ClassVar, Literal, NoReturn
+import inspect
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar, overload
 
-from ropewalk.channels.actions import Callee, actions_of
+from msgspec import Struct
+
 from ropewalk.channels.connection import Connection
 from ropewalk.channels.effects import Effects
-from ropewalk.channels.errors import Reject
-from ropewalk.channels.publications import publication, stream_name
-from ropewalk.channels.state import shown
-from ropewalk.channels.texts import json_bytes, json_text
+from ropewalk.channels.handlers import Reject
+from ropewalk.channels.values import decode_state, json_bytes, json_text, publication, stream_name
 from ropewalk.model.application import PresenceUpdate
 from ropewalk.model.nesting import MAX_DEPTH
 from ropewalk.model.presence import Member
 
+ActionMethod = TypeVar("ActionMethod", bound=Callable[..., Any])
+
+_MARK = "_ropewalk_action"
+
+
+class ActionMark(Struct, frozen=True):
+    """The decorator puts it on a method. `name` is "" if the action has the method's own name."""
+
+    name: str
+    takes_data: bool
+
+
+class Callee(Struct, frozen=True):
+    """The method behind an action."""
+
+    method: str
+    takes_data: bool
+
+
+@overload
+def action(method: ActionMethod, /) -> ActionMethod: ...
+@overload
+def action(name: str, /) -> Callable[[ActionMethod], ActionMethod]: ...
+def action(given: ActionMethod | str, /) -> ActionMethod | Callable[[ActionMethod], ActionMethod]:
+    """Let clients call a method of a channel: `channel.perform("speak", {text: "hi"})` calls `speak`.
+
+        @action
+        async def speak(self, data: dict[str, Any]) -> None: ...
+
+        @action("mark-as-read")
+        def mark_as_read(self) -> None: ...
+
+    `data` is the client's data, with the action's name under "action"; a method without that parameter does not get it.
+    The caller gets the method's return value, or an error if it raises.
+    The action `receive` gets data that names no action.
+    """
+    if not isinstance(given, str):
+        return _mark(given, "")
+    if not given:
+        raise ValueError("an action's name cannot be empty")
+    name = given
+    return lambda method: _mark(method, name)
+
 
 class Channel:
-    """What clients subscribe to. Subclass it, and hand the class to an app:
+    """What clients subscribe to. Subclass it, and register the class with an app:
 
         @app.channel
         class ChatChannel(Channel):
@@ -31,14 +74,14 @@ class Channel:
             async def count(self) -> int:
                 return await messages_in(self.params["room"])
 
-    `params`      what the client subscribed with, without the channel's name.
+    `params`      the client's subscription parameters, without the channel's name.
     `identifier`  the same as the text that names the subscription on the wire.
-    `connection`  whose subscription it is.
+    `connection`  the connection of the subscription.
     `state`       a dict of JSON values that the server keeps for this subscription, over commands and reconnects.
 
-    An object lives for one call: what must last goes into `self.state`. Methods may be `async def`, which run on the event loop
-    and must not block it, or plain `def`, which run in a thread. What they ask for (streams, transmissions, broadcasts, state)
-    is done when they have returned; if they raise, nothing of it is.
+    An object lives for one call: keep values in `self.state`. Methods may be `async def`, which run on the event loop and must
+    not block it, or plain `def`, which run in a thread. Their requests (streams, transmissions, broadcasts, state) take effect
+    when they return. If they raise, none of them does.
     """
 
     params: dict[str, Any]
@@ -50,49 +93,51 @@ class Channel:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if cls.__init__ is not Channel.__init__:
-            raise TypeError(
-                f"{cls.__name__} cannot have an __init__: a channel lives for one call, what lasts goes into self.state"
-            )
-        cls._actions = actions_of(cls, {*vars(Channel), *Channel.__annotations__})
+            raise TypeError(f"{cls.__name__} cannot have an __init__: a channel lives for one call, keep values in self.state")
+        cls._actions = _collect_actions(cls, {*vars(Channel), *Channel.__annotations__})
 
     def __init__(self, connection: Connection, identifier: str, params: dict[str, Any], effects: Effects) -> None:
         """Made by the app, for one call."""
         self.connection = connection
         self.identifier = identifier
         self.params = params
-        self.state = shown(effects.kept)
+        self.state = decode_state(effects.kept)
         self._effects = effects
 
     # --- override these -----------------------------------------------------------------------------------------------
 
     def subscribed(self) -> Awaitable[None] | None:
-        """A client wants to subscribe. Say here what it streams from, or `self.reject()`. An error rejects it too."""
+        """A client wants to subscribe. Call `self.stream_from(...)` or `self.reject()`. An error rejects the client too."""
         return None
 
     def unsubscribed(self) -> Awaitable[None] | None:
-        """The client has left: it unsubscribed, or its session is gone for good. Not called while it may still come back."""
+        """The client has unsubscribed, or its session has ended for good. Not called while it may still reconnect."""
         return None
 
     def restored(self) -> Awaitable[None] | None:
-        """The session was away and has come back, with its streams and state. What it missed it gets from the history."""
+        """The client has reconnected and resumed its session, with its streams and state. History fills what it missed."""
         return None
 
     # --- call these ---------------------------------------------------------------------------------------------------
 
     def stream_from(self, stream: str, *, whisper: bool = False, presence: bool | Literal["client"] = False) -> None:
-        """Deliver what is published to the stream to this subscription.
+        """Deliver the messages of a stream to this subscription.
 
-        `whisper`: this client may send to the others there without the application. They get `{"$whisper": …, "from": id}`, so
-        that nobody takes it for a message of yours. `presence`: this client is among those who are there, under its own
-        identity (`connection.member_id`) and no other, and may ask who is; with "client" it joins by itself, under an id that
-        it chooses. Each can be one stream of a subscription; the last one asked for counts.
+        `whisper` and `presence` each apply to one stream of a subscription: the last one requested.
+
+        Args:
+            whisper: this client may send to the other subscribers without the application. They get `{"$whisper": …,
+                "from": id}`, so that they cannot mistake it for a message of the application.
+            presence: True makes this client a member of the stream's presence set, under its own identity
+                (`connection.member_id`) and no other, and lets it read the set. With "client" the client joins itself, under
+                an id that it chooses.
         """
         name, member = stream_name(stream), self.connection.member_id
-        effects = self._effects.streaming("stream_from")
+        effects = self._effects.during_streaming("stream_from")
         if presence is True and not member:
             raise RuntimeError(
-                "presence=True is under the client's own identity, and this client has none: say connection.identify(...) in "
-                'on_connect, or presence="client" to let clients choose'
+                "presence=True needs the client's identity: call connection.identify(...) in on_connect, or use "
+                'presence="client" to let clients choose'
             )
         effects.stream_from(name)
         if whisper:
@@ -101,57 +146,106 @@ class Channel:
             effects.allow_presence(name, member if presence is True else "")
 
     def stop_stream(self, stream: str) -> None:
-        """No longer deliver this stream. Whispers and presence end with theirs."""
-        self._effects.streaming("stop_stream").stop_stream(stream_name(stream))
+        """Stop delivering this stream. Ends whispers and presence if they belong to it."""
+        self._effects.during_streaming("stop_stream").stop_stream(stream_name(stream))
 
     def stop_all_streams(self) -> None:
-        """No longer deliver anything. The subscription stays, and may stream again later."""
-        self._effects.streaming("stop_all_streams").stop_all_streams()
+        """Stop delivering all streams. The subscription stays, and may stream again later."""
+        self._effects.during_streaming("stop_all_streams").stop_all_streams()
 
     def transmit(self, data: Any) -> None:
-        """Send JSON to this client alone. In `subscribed` it arrives before the confirmation."""
-        text = json_text({"identifier": self.identifier, "message": data}, "what is transmitted", MAX_DEPTH + 1)
-        self._effects.asking("transmit").transmissions.append(text)
+        """Send JSON to this client only. In `subscribed` it arrives before the confirmation."""
+        text = json_text({"identifier": self.identifier, "message": data}, "the data of transmit", MAX_DEPTH + 1)
+        self._effects.during("transmit").transmissions.append(text)
 
     def broadcast(
         self, stream: str, data: Any, *, exclude_self: bool = False, transient: bool = False, uid: str = "", type: str = ""
     ) -> None:
-        """Publish JSON to everybody who streams from it, once this handler is done. Nothing is sent if the handler raises.
+        """Publish JSON to all subscribers of a stream, once this handler has returned.
 
-        `exclude_self`: not to this client. `transient`: without a place in the history. `uid`: a name under which it is
-        registered once, however often it is sent. `type`: becomes the `type` of the message on the wire.
         To publish at once, or from a background task, use `await app.publish(...)`.
+
+        Args:
+            exclude_self: do not deliver it to this client.
+            transient: do not keep it in the history.
+            uid: an idempotency key: messages with the same one are registered once.
+            type: the `type` of the message on the wire.
         """
         exclude_socket = self.connection.sid if exclude_self else ""
-        self._effects.asking("broadcast").publications.append(
+        self._effects.during("broadcast").publications.append(
             publication(stream, data, exclude_socket=exclude_socket, transient=transient, uid=uid, type=type)
         )
 
     def join_presence(self, id: str = "", info: Any = None) -> None:
-        """Put the client among those who are present, with JSON for the others to see. `id`: another one than its own identity
-        (`connection.member_id`). From then on the client cannot be present under any other.
+        """Add the client to the presence set, with JSON that the others see. Joining again replaces the info.
 
-        Needs a stream with `presence=True`, here or earlier. Joining again replaces the info.
+        Needs a stream with `presence=True`, here or earlier.
+
+        Args:
+            id: an id other than the client's own (`connection.member_id`). From then on the client cannot use another one.
         """
-        effects, member = self._effects.streaming("join_presence"), str(id) if id else self.connection.member_id
+        effects, member = self._effects.during_streaming("join_presence"), str(id) if id else self.connection.member_id
         if not effects.presence_stream():
-            raise RuntimeError("join_presence needs a presence set: say stream_from(..., presence=True) before")
+            raise RuntimeError("join_presence needs a presence set: call stream_from(..., presence=True) before")
         if not member:
-            raise ValueError("who is present needs an id")
-        effects.seat(Member(member, b"" if info is None else json_bytes(info, "the info of who is present")))
+            raise ValueError("a presence member needs an id")
+        effects.join_presence(Member(member, b"" if info is None else json_bytes(info, "the presence info")))
 
     def leave_presence(self) -> None:
-        """Take the client out again. It goes by itself when it unsubscribes or is gone."""
-        self._effects.streaming("leave_presence").presence_update = PresenceUpdate(False, Member(""))
+        """Remove the client from the presence set. The server does so when the client unsubscribes or its session ends."""
+        self._effects.during_streaming("leave_presence").presence_update = PresenceUpdate(False, Member(""))
 
     def disconnect(self) -> None:
-        """Close the client's connection once this handler is done."""
-        self._effects.asking("disconnect").disconnect = True
+        """Close the client's connection once this handler has returned."""
+        self._effects.during("disconnect").disconnect = True
 
     def reject(self, reason: str = "") -> NoReturn:
-        """Say no to the subscription, or to the action. Raises `Reject`, so that nothing after it runs.
+        """Refuse the subscription or the action. Raises `Reject`, so that the rest of the handler does not run.
 
-        What was transmitted before is still sent; the reason is for the log. To tell the caller of an action why, raise
-        `ActionError` instead.
+        Earlier transmissions are still sent. The reason is logged. To send it to the caller of an action, raise `ActionError`.
         """
         raise Reject(reason)
+
+
+def _collect_actions(channel: type, reserved: Collection[str]) -> dict[str, Callee]:
+    """Returns the actions of a class and those it inherits, by name. `reserved`: methods that cannot be actions."""
+    found: dict[str, Callee] = {}
+    for method in dir(channel):
+        mark = _find_mark(channel, method)
+        if mark is None:
+            continue
+        if method in reserved:
+            raise TypeError(f"{channel.__name__}.{method} cannot be an action: every channel has a method of that name")
+        name = mark.name or method
+        if name in found:
+            taken = found[name].method
+            raise ValueError(f"two methods of {channel.__name__} are the action {name!r}: {taken} and {method}")
+        found[name] = Callee(method, mark.takes_data)
+    return found
+
+
+def _find_mark(channel: type, method: str) -> ActionMark | None:
+    declared = [vars(base)[method] for base in channel.__mro__ if method in vars(base)]
+    marks: list[ActionMark | None] = [getattr(each, _MARK, None) for each in declared]
+    if marks and marks[0] is None and any(marks):
+        raise TypeError(
+            f"{channel.__name__}.{method} overrides an action: decorate it with @action too, or give it another name"
+        )
+    return marks[0] if marks else None
+
+
+def _mark(method: ActionMethod, name: str) -> ActionMethod:
+    if isinstance(method, staticmethod | classmethod | property) or not callable(method):
+        raise TypeError(f"@action needs a plain method, not {method!r}")
+    setattr(method, _MARK, ActionMark(name, _takes_data(method)))
+    return method
+
+
+def _takes_data(method: Callable[..., Any]) -> bool:
+    parameters = list(inspect.signature(method).parameters.values())
+    places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    starred = [each for each in parameters if each.kind is each.VAR_POSITIONAL]
+    named = [each for each in parameters if each.kind is each.KEYWORD_ONLY]
+    if not places or any(each.default is each.empty for each in [*places[2:], *named]):
+        raise TypeError(f"an action takes `self, data` or only `self`: {method.__qualname__}{inspect.signature(method)}")
+    return len(places) > 1 or bool(starred)

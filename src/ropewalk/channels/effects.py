@@ -1,25 +1,30 @@
-"""What a handler asked for. It is kept here until the handler is done, so that one that fails has done nothing."""
+"""What a handler requests, collected until it returns. A handler that raises has no effect."""
 
 from dataclasses import dataclass, field
 from typing import Self
 
-from ropewalk.channels.texts import json_text
+from ropewalk.channels.values import json_text
 from ropewalk.model.application import MEMBER_KEY, PRESENCE_KEY, SENDER_KEY, WHISPER_KEY, PresenceUpdate, State
 from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member
 
-GOES_WITH = {WHISPER_KEY: SENDER_KEY, PRESENCE_KEY: MEMBER_KEY}
+COMPANION_KEYS = {WHISPER_KEY: SENDER_KEY, PRESENCE_KEY: MEMBER_KEY}
+"""Keys that are removed together."""
 
 
 @dataclass(slots=True)
 class Effects:
-    """`kept` is the subscription's state as it came, `own` the server's own keys of it that change.
+    """The requests of one handler.
 
-    `settled` names a handler in which streams and presence cannot change any more; `over`: the handler is done.
+    Args:
+        kept: the subscription's state before the call.
+        fixed_in: the handler's name, if streams and presence cannot change in it; else "".
+        over: whether the handler has returned.
+        own: changes of the server's keys in the subscription's state.
     """
 
     kept: State
-    settled: str = ""
+    fixed_in: str = ""
     over: bool = False
     transmissions: list[str] = field(default_factory=list)
     streams: list[str] = field(default_factory=list)
@@ -30,31 +35,31 @@ class Effects:
     publications: list[Publication] = field(default_factory=list)
     disconnect: bool = False
 
-    def asking(self, what: str) -> Self:
-        """Raises RuntimeError when nobody would do what is asked for."""
+    def during(self, method: str) -> Self:
+        """Returns itself. Raises RuntimeError after the handler has returned, when its requests have no effect."""
         if self.over:
             raise RuntimeError(
-                f"{what} was called after its handler was done, when nobody listens any more: "
-                "from tasks and threads that go on use app.publish or app.publish_sync"
+                f"{method} was called after its handler returned: from tasks and threads use app.publish or app.publish_sync"
             )
         return self
 
-    def streaming(self, what: str) -> Self:
-        if self.settled:
-            raise RuntimeError(f"{what} cannot be used in {self.settled}: say it in subscribed or in an action")
-        return self.asking(what)
+    def during_streaming(self, method: str) -> Self:
+        """As `during`, also for handlers in which streams and presence cannot change."""
+        if self.fixed_in:
+            raise RuntimeError(f"{method} cannot be used in {self.fixed_in}: call it in subscribed or in an action")
+        return self.during(method)
 
     def stream_from(self, stream: str) -> None:
         if stream not in self.streams:
             self.streams.append(stream)
 
     def allow_whispers(self, stream: str, sender: str) -> None:
-        """`sender`: who the client is to the others; "" for nobody that they know."""
+        """`sender`: the id that others see; "" for an anonymous client."""
         self.own[WHISPER_KEY] = stream
-        self.own[SENDER_KEY] = json_text(sender or None, "who whispers")
+        self.own[SENDER_KEY] = json_text(sender or None, "the sender of whispers")
 
     def allow_presence(self, stream: str, member: str) -> None:
-        """`member`: the id under which the client is present from now on; "" lets the client choose one, and join by itself."""
+        """`member`: the id under which the client is present from now on; "" lets the client choose one and join itself."""
         if self._current(PRESENCE_KEY) == stream and self._current(MEMBER_KEY) == member:
             return
         self.own[PRESENCE_KEY] = stream
@@ -62,7 +67,7 @@ class Effects:
             self.own[MEMBER_KEY] = member
         self.presence_update = PresenceUpdate(True, Member(member)) if member else None
 
-    def seat(self, member: Member) -> None:
+    def join_presence(self, member: Member) -> None:
         self.own[MEMBER_KEY] = member.id
         self.presence_update = PresenceUpdate(True, member)
 
@@ -71,21 +76,21 @@ class Effects:
             self.streams.remove(stream)
         if stream not in self.stopped:
             self.stopped.append(stream)
-        self._forget(*(key for key in (WHISPER_KEY, PRESENCE_KEY) if self._current(key) == stream))
+        self._remove(*(key for key in (WHISPER_KEY, PRESENCE_KEY) if self._current(key) == stream))
 
     def stop_all_streams(self) -> None:
         self.streams.clear()
         self.stopped.clear()
         self.stop_all = True
-        self._forget(WHISPER_KEY, PRESENCE_KEY)
+        self._remove(WHISPER_KEY, PRESENCE_KEY)
 
     def presence_stream(self) -> str:
-        """ "" where the client cannot be present anywhere."""
+        """ "" if the subscription has no presence set."""
         return self._current(PRESENCE_KEY)
 
-    def _forget(self, *keys: str) -> None:
+    def _remove(self, *keys: str) -> None:
         for key in keys:
-            for each in (key, GOES_WITH[key]):
+            for each in (key, COMPANION_KEYS[key]):
                 if self._current(each):
                     self.own[each] = ""
             if key == PRESENCE_KEY:

@@ -1,72 +1,72 @@
-"""What an action says to its caller: what it returned, or that it failed.
+"""Replies of actions to their callers: the return value, or an error.
 
-A caller may name its call, with `$reply_to` in the data of the action; the reply has the same name. A call that has none is
-answered too, unless the action returned None.
+A caller may give its call an id, `$reply_to` in the data of the action; the reply carries the same id. A call without an id
+gets a reply too, unless the action returned None.
 """
 
 from typing import Any
 
 from msgspec.structs import replace
 
-from ropewalk.channels.errors import ActionError, BadCall, Reject
-from ropewalk.channels.texts import json_bytes, json_object
+from ropewalk.channels.handlers import ActionError, BadCall, Reject
+from ropewalk.channels.values import json_bytes, json_object
 from ropewalk.model.application import Reply
 from ropewalk.model.errors import ServerError, Unavailable
 
-NAME = "$reply_to"
-NOBODY = b"null"
-LONGEST_NAME = 128
+REPLY_TO = "$reply_to"
+NO_CALL_ID = b"null"
+MAX_NAME_CHARACTERS = 128
 
-UNNAMED = "receive"
+DEFAULT_ACTION = "receive"
 """The action for data that names none."""
 
 
-def called(data: dict[str, Any]) -> Reply:
-    """The reply to this data, before there is anything to say. Takes the call's name out of it. Raises BadCall."""
-    to = _name(data)
-    action = data.get("action", UNNAMED)
+def new_reply(data: dict[str, Any]) -> Reply:
+    """The empty reply to a call. Removes the call's id from its data. Raises BadCall."""
+    to = _pop_call_id(data)
+    action = data.get("action", DEFAULT_ACTION)
     if not isinstance(action, str):
-        raise BadCall("the name of its action is no string", "bad_data")
+        raise BadCall("the action's name is not a string", "bad_data")
     return Reply(action, to)
 
 
-def _name(data: dict[str, Any]) -> bytes:
-    """As JSON. Null is no name: a caller that gives it could not tell the reply from one to a call without a name."""
-    if NAME not in data:
-        return NOBODY
-    match data.pop(NAME):
+def _pop_call_id(data: dict[str, Any]) -> bytes:
+    """Returns JSON. Null is not an id: its reply would look like one to a call without an id."""
+    if REPLY_TO not in data:
+        return NO_CALL_ID
+    match data.pop(REPLY_TO):
         case bool():
             pass
-        case str() | int() as name if len(str(name)) <= LONGEST_NAME:
-            return json_bytes(name, NAME)
-    raise BadCall(f"{NAME} is neither a whole number nor a string, of at most {LONGEST_NAME} characters", "bad_data")
+        case str() | int() as call_id if len(str(call_id)) <= MAX_NAME_CHARACTERS:
+            return json_bytes(call_id, REPLY_TO)
+    raise BadCall(f"{REPLY_TO} must be an integer or a string of at most {MAX_NAME_CHARACTERS} characters", "bad_data")
 
 
-def returned(reply: Reply, value: object) -> Reply | None:
-    """None where nobody asked and there is nothing to say. Raises TypeError for what cannot be written as JSON."""
-    if value is None and reply.to == NOBODY:
+def result_reply(reply: Reply, value: object) -> Reply | None:
+    """Returns None if the call has no id and the value is None. Raises TypeError if the value cannot be written as JSON."""
+    if value is None and reply.to == NO_CALL_ID:
         return None
-    return replace(reply, result=json_bytes(value, f"what {reply.action} returned"))
+    return replace(reply, result=json_bytes(value, f"the return value of {reply.action}"))
 
 
-def rejected(reply: Reply, no: Reject) -> Reply:
-    if isinstance(no, ActionError):
-        return replace(reply, code=no.code, text=no.reason)
+def rejection_reply(reply: Reply, rejection: Reject) -> Reply:
+    if isinstance(rejection, ActionError):
+        return replace(reply, code=rejection.code, text=rejection.reason)
     return replace(reply, code="rejected")
 
 
-def failed(text: str, error: ServerError) -> Reply:
-    """The reply to data whose action failed, or could not be called. It has the name of the call, if that can be read."""
+def failure_reply(text: str, error: ServerError) -> Reply:
+    """The reply to a call, from its data, that failed or could not be made. Carries the call's id if it can be read."""
     data = json_object(text) or {}
-    action = data.get("action", UNNAMED)
+    action = data.get("action", DEFAULT_ACTION)
     try:
-        to = _name(data)
+        to = _pop_call_id(data)
     except BadCall:
-        to = NOBODY
-    return Reply(action if isinstance(action, str) else str(action)[:LONGEST_NAME], to, code=_code(error))
+        to = NO_CALL_ID
+    return Reply(action if isinstance(action, str) else str(action)[:MAX_NAME_CHARACTERS], to, code=_error_code(error))
 
 
-def _code(error: ServerError) -> str:
+def _error_code(error: ServerError) -> str:
     match error:
         case BadCall():
             return error.code

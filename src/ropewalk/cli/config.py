@@ -1,4 +1,4 @@
-"""`ropewalk config`: the effective settings and where each came from. Secrets only say that they are set."""
+"""`ropewalk config`: the effective settings and their sources. Of secrets it prints only whether they are set."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ import os
 from ropewalk.app.settings import help_text, load
 from ropewalk.app.settings.reference import as_markdown, as_table, as_toml
 
-SUMMARY = "print the effective settings and where each came from"
+SUMMARY = "print the effective settings and their sources"
 FORMATS = ("table", "toml", "markdown")
 
 
@@ -18,17 +18,17 @@ def run(argv: list[str]) -> int:
     if arguments.help:
         print(help_text("ropewalk config [--format FORMAT] [SETTINGS]", SUMMARY, _FORMAT_HELP))
     else:
-        print(_shown(arguments.format, flags), end="")
+        print(_format(arguments.format, flags), end="")
     return 0
 
 
 _FORMAT_HELP = """\
-  --format table      every setting, its value, and where it came from (the default)
+  --format table      every setting, its value and its source (the default)
   --format toml       the same as a settings file, without the secrets
   --format markdown   the reference page of all settings"""
 
 
-def _shown(format: str, flags: list[str]) -> str:
+def _format(format: str, flags: list[str]) -> str:
     settings = load(flags, os.environ)
     match format:
         case "toml":

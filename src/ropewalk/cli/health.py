@@ -1,4 +1,4 @@
-"""`ropewalk health`: asks a running server how it is, for probes on machines and in containers that have no curl."""
+"""`ropewalk health`: prints the health of a running server, for probes on machines and in containers without curl."""
 
 import argparse
 import http.client
@@ -16,10 +16,10 @@ from ropewalk.client.trust import trust
 from ropewalk.client.unreached import NO_TLS
 from ropewalk.model.errors import Unavailable, UserMistake
 
-SUMMARY = "ask a running server how it is"
+SUMMARY = "check the health of a running server"
 
-ANSWER_SECONDS = 5.0
-LONGEST = 65536
+TIMEOUT_SECONDS = 5.0
+MAX_RESPONSE_BYTES = 65536
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ def run(argv: list[str]) -> int:
     path = load([], os.environ).server.health_path.rstrip("/")
     url = url_of(wanted.url)
     require_http(url)
-    health = _asked(f"{url.rstrip('/')}{path}{'/live' if wanted.live else '/ready'}", wanted.ca_file)
+    health = _request(f"{url.rstrip('/')}{path}{'/live' if wanted.live else '/ready'}", wanted.ca_file)
     print(health.status, *health.reasons, sep="\n")
     return 0 if health.status == "ok" else 1
 
@@ -40,20 +40,20 @@ def run(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ropewalk health", description=SUMMARY, allow_abbrev=False)
     add_flags(parser)
-    parser.add_argument("--live", action="store_true", help="only whether it answers, whatever is down that it needs")
+    parser.add_argument("--live", action="store_true", help="liveness only: ignore problems of its dependencies")
     return parser
 
 
-def _asked(url: str, ca_file: str) -> Health:
-    # Never by way of a proxy: this is about the server itself, which is usually on this machine.
+def _request(url: str, ca_file: str) -> Health:
+    # Without a proxy: the check is for the server itself, which is usually on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust(ca_file)))
     try:
         try:
-            with opener.open(url, timeout=ANSWER_SECONDS) as answer:
-                body = answer.read(LONGEST)
+            with opener.open(url, timeout=TIMEOUT_SECONDS) as response:
+                body = response.read(MAX_RESPONSE_BYTES)
         except urllib.error.HTTPError as refused:
             with refused:
-                body = refused.read(LONGEST)
+                body = refused.read(MAX_RESPONSE_BYTES)
         return msgspec.json.decode(body, type=Health)
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
@@ -61,6 +61,6 @@ def _asked(url: str, ca_file: str) -> Health:
             raise UserMistake(f"the certificate of {url} is not trusted: {reason.verify_message}; {NOT_TRUSTED}") from error
         if isinstance(reason, ssl.SSLError):
             raise UserMistake(f"{url} does not speak TLS as it should: {reason.reason or reason}; {NO_TLS}") from error
-        raise Unavailable(f"{url} does not answer: {reason}; {NOT_THERE}") from error
-    except (ValueError, msgspec.MsgspecError) as error:  # the first is what urllib says of an address
+        raise Unavailable(f"{url} does not respond: {reason}; {NOT_THERE}") from error
+    except (ValueError, msgspec.MsgspecError) as error:  # urllib raises ValueError for an invalid address
         raise Unavailable(f"{url} is not the health page of a server: {error}") from error

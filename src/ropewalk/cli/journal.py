@@ -1,6 +1,6 @@
-"""`ropewalk journal`: verify a journal, repair it from an archive, back it up, list its columns.
+"""`ropewalk journal`: verifies a journal, repairs it from an archive, backs it up, lists its columns.
 
-Where the journal and the archive are comes from the server's own settings, unless it is said here.
+The defaults of the journal's and the archive's directory are in the server's settings.
 """
 
 import argparse
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "verify, repair or back up the journal of a server, or list its columns"
 SHOWN_HOLES = 50
-STATE_LOST = "the state of producers, quiet streams and sessions is lost for good, for no archive has it; shards"
+STATE_LOST = "the state of producers, idle streams and sessions is lost, because no archive contains it; shards"
 STATE_MEANS = (
-    "All rows there are can be read. The next start makes the state anew from them: streams without a row begin anew, sessions "
-    "without one cannot be resumed, and what a producer without one sends again is published again"
+    "All remaining rows are readable. The next start rebuilds the state from them: streams without a row begin a new epoch, "
+    "sessions without one cannot be resumed, and repeated messages of producers without one are published again"
 )
 
 
@@ -37,7 +37,7 @@ def run(argv: list[str]) -> int:
     settings = load([], os.environ)
     data_dir = Path(wanted.directory or settings.journal.data_dir)
     if not str(wanted.directory or settings.journal.data_dir):
-        raise UserMistake("name the data directory, or set ROPEWALK_DATA_DIR")
+        raise UserMistake("pass the data directory, or set ROPEWALK_DATA_DIR")
     try:
         match wanted.action:
             case "verify":
@@ -53,9 +53,7 @@ def run(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ropewalk journal", description=SUMMARY, allow_abbrev=False)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    verify = actions.add_parser(
-        "verify", help="read every byte of it and list what is lost; changes nothing", allow_abbrev=False
-    )
+    verify = actions.add_parser("verify", help="check every byte and list losses; changes nothing", allow_abbrev=False)
     verify.add_argument("--format", choices=("table", "json"), default="table")
     repair = actions.add_parser("repair", help="fill holes from the archive; the server must be stopped", allow_abbrev=False)
     repair.add_argument("--archive", metavar="ARCHIVE_DIR", help="the archive (default: the server's setting)")
@@ -90,7 +88,7 @@ def _table(report: "JournalReport", data_dir: Path) -> list[str]:
         lines.append(f"{files} {shard.rows:>12} {shard.bytes:>15} {shard.hole_rows:>10}")
     lines.append("")
     for hole in report.holes[:SHOWN_HOLES]:
-        where = f"in {hole.file}" if hole.file else "of a file that is gone"
+        where = f"in {hole.file}" if hole.file else "of a missing file"
         lines.append(f"hole: shard {hole.shard}, epoch {hole.epoch}, positions {hole.first} to {hole.end - 1}, {where}")
     if len(report.holes) > SHOWN_HOLES:
         lines.append(f"and {len(report.holes) - SHOWN_HOLES} more holes, see --format json")
@@ -98,8 +96,8 @@ def _table(report: "JournalReport", data_dir: Path) -> list[str]:
     lines += [f"note: {remark}" for remark in report.remarks]
     if report.holes:
         lost = sum(shard.hole_rows for shard in report.shards)
-        lines.append(f"rows lost: {lost}; `ropewalk journal repair {data_dir}` brings back those that the archive has")
-    return [*lines, "damaged" if not report.whole else "everything is as it was written"]
+        lines.append(f"rows lost: {lost}; restore those in the archive with `ropewalk journal repair {data_dir}`")
+    return [*lines, "damaged" if not report.whole else "no damage found"]
 
 
 # --- repair and backup -----------------------------------------------------------------------------------------------
@@ -109,18 +107,18 @@ def _repair(data_dir: Path, archive_dir: str) -> int:
     with _progress("read") as progress:
         repaired = maintenance.repair(data_dir, archive_dir, progress)
     if repaired.rebuilt:
-        print("the journal's record of itself was rebuilt; every stream begins a new epoch at the next start")
+        print("the journal's metadata was rebuilt; every stream begins a new epoch at the next start")
     for path in repaired.kept:
         print(f"the damaged file is kept as {path}")
     if repaired.headers:
-        print(f"files whose Arrow schema was written anew: {repaired.headers}")
+        print(f"files with a repaired Arrow schema: {repaired.headers}")
     if repaired.filled_rows:
-        print(f"rows brought back from {archive_dir}: {repaired.filled_rows}")
+        print(f"rows restored from {archive_dir}: {repaired.filled_rows}")
     for fault in repaired.damaged:
         print(f"not used: {archive_dir}/{fault}")
     if repaired.missing_rows:
         lacking = "has them in damaged files or not at all" if repaired.damaged else "does not have them"
-        where = f"{archive_dir} {lacking}" if archive_dir else "name an archive with --archive"
+        where = f"{archive_dir} {lacking}" if archive_dir else "pass an archive with --archive"
         print(f"rows still lost: {repaired.missing_rows} ({where})")
     if repaired.stateless:
         print(f"{STATE_LOST}: {', '.join(map(str, repaired.stateless))}. {STATE_MEANS}")
@@ -136,8 +134,8 @@ def _back_up(data_dir: Path, destination: Path) -> int:
         copied = maintenance.back_up(data_dir, destination, progress)
     print(f"copied to {destination}: {copied.rows} rows of {copied.shards} shards, {copied.bytes} bytes")
     if copied.hole_rows:
-        told = f"rows lost in the journal itself: {copied.hole_rows}; see `ropewalk journal verify {data_dir}`"
-        print(told, file=sys.stderr)
+        warning = f"rows lost in the journal itself: {copied.hole_rows}; see `ropewalk journal verify {data_dir}`"
+        print(warning, file=sys.stderr)
     return 0
 
 

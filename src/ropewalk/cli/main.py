@@ -28,8 +28,8 @@ COMMANDS = {
 }
 
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
-UNWRITTEN = 74  # EX_IOERR of sysexits.h: some commands answer a question with 1
-READER_LEFT = 141  # as a shell tells the death by SIGPIPE, which is how others end here
+UNWRITTEN = 74  # EX_IOERR of sysexits.h: for some commands 1 is a result
+READER_LEFT = 141  # a shell's exit code for SIGPIPE, by which other programs end here
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,18 +42,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:  # also after the help of argparse, which exits
             output.finish()
     except UserMistake as mistake:
-        return _complain(mistake, MISTAKEN)
+        return _print_error(mistake, MISTAKEN)
     except RopewalkError as error:
-        return _complain(error, FAILED)
+        return _print_error(error, FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
     except output.OutputFailed as error:
         output.abandon()
-        return READER_LEFT if isinstance(error, output.ReaderLeft) else _complain(error, UNWRITTEN)
+        return READER_LEFT if isinstance(error, output.ReaderLeft) else _print_error(error, UNWRITTEN)
 
 
 def _require_text(words: list[str]) -> None:
-    """Python hides bytes that are no UTF-8 in surrogates, which no command can send, sign or print."""
+    """Python decodes bytes that are not UTF-8 to surrogates, which no command can send, sign or print."""
     for number, word in enumerate(words, 1):
         try:
             word.encode()
@@ -77,7 +77,7 @@ def _dispatch(words: list[str]) -> int:
 def _command(name: str) -> Callable[[list[str]], int]:
     if name not in COMMANDS:
         near = get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are: {', '.join(COMMANDS)}"
+        hint = f"did you mean {near[0]}?" if near else f"commands: {', '.join(COMMANDS)}"
         raise UserMistake(f"unknown command {name!r}; {hint}")
     module, _, function = COMMANDS[name].partition(":")
     run: Callable[[list[str]], int] = getattr(import_module(module), function)
@@ -87,7 +87,7 @@ def _command(name: str) -> Callable[[list[str]], int]:
 def _overview() -> str:
     lines = ["usage: ropewalk COMMAND …", "", "A real-time message server with reliable streams.", "", "Commands:"]
     lines += [f"  {name:<9}{_summary(target)}" for name, target in COMMANDS.items()]
-    return "\n".join([*lines, "", "`ropewalk COMMAND --help` tells more of each; `ropewalk --version` tells the version."])
+    return "\n".join([*lines, "", "See `ropewalk COMMAND --help` for details, and `ropewalk --version` for the version."])
 
 
 def _summary(target: str) -> str:
@@ -95,6 +95,6 @@ def _summary(target: str) -> str:
     return summary
 
 
-def _complain(error: Exception, code: int) -> int:
+def _print_error(error: Exception, code: int) -> int:
     print(f"ropewalk: {error}", file=sys.stderr)
     return code

@@ -1,4 +1,4 @@
-"""Standard output whose errors have a type of their own, so that no command takes them for those of its files or its server."""
+"""Standard output with errors of its own type, so that commands do not confuse them with errors of files or the server."""
 
 import io
 import os
@@ -6,11 +6,11 @@ import sys
 
 
 class OutputFailed(Exception):
-    """Standard output cannot be written to. No OSError, for commands catch those of what they read."""
+    """Standard output cannot be written to. Not an OSError: commands catch those of their files."""
 
 
 class ReaderLeft(OutputFailed):
-    """Whoever read the output has gone (`ropewalk tail … | head`)."""
+    """The reader of the output has exited (`ropewalk tail … | head`)."""
 
 
 class _Output(io.FileIO):
@@ -24,7 +24,7 @@ class _Output(io.FileIO):
 
 
 def watch() -> None:
-    """From now on standard output fails with `OutputFailed`. Nothing is done to one that is closed or is not the process's."""
+    """Make standard output fail with `OutputFailed`. Without effect if it is closed or replaced."""
     given = sys.stdout
     if given is None or given is not sys.__stdout__ or not isinstance(given, io.TextIOWrapper):
         return
@@ -45,7 +45,7 @@ def finish() -> None:
 
 
 def abandon() -> None:
-    """Lead what is buffered, and what may still come, nowhere: it must not fail once more when Python exits."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    """Discard buffered and further output, so that it does not fail again when Python exits."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

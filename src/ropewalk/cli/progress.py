@@ -1,27 +1,27 @@
-"""How far long work has come: on a terminal a line that changes, elsewhere a line now and then. Short work says nothing."""
+"""Progress of long work: on a terminal a line that is updated, elsewhere a line at intervals. Short work prints nothing."""
 
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
-TELL_SECONDS = 30.0
+LINE_SECONDS = 30.0
 
 
 class ProgressLine:
-    """Call it with what is done and what there is to do. `words` makes the line of the two."""
+    """Call it with the work done and the total. `words` makes the line."""
 
     def __init__(self, words: Callable[[int, int], str]) -> None:
         self._words = words
         self._terminal = sys.stderr.isatty()
-        self._every = 0.5 if self._terminal else TELL_SECONDS
-        self._told = time.monotonic()
+        self._every = 0.5 if self._terminal else LINE_SECONDS
+        self._printed_at = time.monotonic()
         self._shown = False
 
     def __call__(self, done: int, total: int) -> None:
-        if time.monotonic() - self._told < self._every:
+        if time.monotonic() - self._printed_at < self._every:
             return
-        self._told = time.monotonic()
+        self._printed_at = time.monotonic()
         self._shown = True
         text = self._words(done, total)
         self._print(f"\r{text}\033[K" if self._terminal else f"{text}\n")
@@ -35,5 +35,5 @@ class ProgressLine:
 
     @staticmethod
     def _print(text: str) -> None:
-        with suppress(OSError):  # the work goes on whether anybody can see how far it is
+        with suppress(OSError):  # the work continues without its progress line
             print(text, end="", file=sys.stderr, flush=True)

@@ -22,7 +22,7 @@ OPTIONAL = tuple(name for name in (*FAULTS, *ACTIONS) if name not in NEEDED)
 def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="ropewalk prove",
-        description=f"{SUMMARY[0].upper()}{SUMMARY[1:]}. No network, no server, no waiting: everything follows from the seed.",
+        description=f"{SUMMARY[0].upper()}{SUMMARY[1:]}. No network, no server, virtual time; a seed determines the run.",
         allow_abbrev=False,
     )
     parser.add_argument("--steps", type=int, default=100_000, help="number of actions; 100000 by default")
@@ -36,10 +36,10 @@ def run(argv: list[str]) -> int:
     wanted = parser.parse_args(argv)
     without = frozenset(filter(None, wanted.without.split(",")))
     if unknown := without - set(OPTIONAL):
-        raise UserMistake(f"--without: {', '.join(sorted(unknown))} is none of {', '.join(OPTIONAL)}")
+        raise UserMistake(f"--without: unknown {', '.join(sorted(unknown))}; possible are {', '.join(OPTIONAL)}")
     for name in ("steps", "nodes", "clients", "streams"):
         if getattr(wanted, name) < 1:
-            raise UserMistake(f"--{name} is a number from 1 on, not {getattr(wanted, name)}")
+            raise UserMistake(f"--{name} must be at least 1, not {getattr(wanted, name)}")
     seed = secrets.randbelow(1_000_000) if wanted.seed is None else wanted.seed
     plan = Plan(seed, wanted.steps, wanted.nodes, wanted.clients, wanted.streams, without)
     with _without_log():
@@ -97,7 +97,7 @@ def _failure(plan: Plan, report: Report) -> list[str]:
     sizes = f"--nodes {plan.nodes} --clients {plan.clients} --streams {plan.streams}"
     without = f" --without {','.join(sorted(plan.without))}" if plan.without else ""
     return [
-        "the shortest history that was found:",
+        "shortest history found:",
         f"  ropewalk prove --seed {plan.seed} --steps {report.steps} {sizes}{without}",
         *report.history,
         report.anomaly,

@@ -1,6 +1,6 @@
-"""`ropewalk publish`: sends publications to a running server and prints the positions they got.
+"""`ropewalk publish`: sends publications to a running server and prints their positions.
 
-What is sent carries a uid, so that a retry after a lost answer never registers it twice.
+Publications have a uid, so that a retry after a lost response never registers them twice.
 """
 
 import argparse
@@ -46,12 +46,12 @@ def _parser() -> argparse.ArgumentParser:
     add_attempts(parser)
     parser.add_argument("--key", help="bearer key of the API; by default ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET")
     add_misnamed_key(parser, "--token", "--key")
-    parser.add_argument("--uid", default="", help="makes it safe to run the same command again; with --lines, U:1 is line 1")
-    parser.add_argument("--transient", action="store_true", help="deliver it, but keep no place for it in the stream")
+    parser.add_argument("--uid", default="", help="idempotency key, for safe retries; with --lines, U:1 is line 1")
+    parser.add_argument("--transient", action="store_true", help="deliver it without a position and do not keep it")
     parser.add_argument(
-        "--partition_key", "--partition-key", default="", help="what decides the shard of the stream; its name by default"
+        "--partition_key", "--partition-key", default="", help="decides the shard of the stream; its name by default"
     )
-    parser.add_argument("--lines", action="store_true", help="publish each line of standard input as it comes")
+    parser.add_argument("--lines", action="store_true", help="publish each line of standard input as it arrives")
     return parser
 
 
@@ -74,7 +74,7 @@ async def _publish(wanted: argparse.Namespace, url: str, key: str) -> None:
 
 
 async def _batches(wanted: argparse.Namespace) -> AsyncIterator[list[Draft]]:
-    """What has arrived so far, in requests of a bounded size: a slow pipe is passed on at once, a fast one in batches."""
+    """Batches of a bounded size from the lines so far: a slow pipe is sent line by line, a fast one in batches."""
     number = 0
     rest = b""
     async for chunk in chunks(sys.stdin.fileno()):
@@ -93,7 +93,7 @@ def _text(data: bytes, place: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise UserMistake(f"{place} is not UTF-8 text, and messages are; iconv or base64 make text of it") from None
+        raise UserMistake(f"{place} is not UTF-8 text: convert it with iconv or base64") from None
 
 
 def _cut(drafts: list[Draft]) -> Iterator[list[Draft]]:
@@ -107,9 +107,9 @@ def _draft(wanted: argparse.Namespace, text: str, uid: str) -> Draft:
 
 
 def _json_or_text(text: str) -> Raw | str:
-    """JSON goes as it is written, so that numbers stay exact; anything else is a JSON string."""
+    """JSON is sent unchanged, so that numbers stay exact; any other text becomes a JSON string."""
     if too_deep(text):
-        raise UserMistake(f"a message is {TOO_DEEP}, which the server would refuse")
+        raise UserMistake(f"a message is {TOO_DEEP}, which the server refuses")
     try:
         msgspec.json.decode(text)
     except msgspec.DecodeError:

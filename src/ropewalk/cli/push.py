@@ -1,6 +1,6 @@
-"""`ropewalk push`: sends bytes to a key of a running server over TCP, and prints the positions they got.
+"""`ropewalk push`: sends bytes to a key of a running server over TCP, and prints their positions.
 
-Lines do not wait for the answers to those before them; positions are printed in the order of the lines.
+Lines are pipelined; positions are printed in the order of the lines.
 """
 
 import argparse
@@ -20,28 +20,27 @@ from ropewalk.protocol.broky.texts import text_of
 
 SUMMARY = "send messages to a running server over TCP"
 
-MOST_MESSAGES, MOST_BYTES = 500, 256 * 1024
-"""Of one run."""
+MAX_RUN_MESSAGES, MAX_RUN_BYTES = 500, 256 * 1024
 
-RUNS_UNDER_WAY = 16
-"""Before more is read."""
+MAX_PENDING_RUNS = 16
+"""Unanswered runs at which reading pauses."""
 
 NumberedLine = tuple[int, bytes]
-"""With its number in the input."""
+"""A line with its number in the input."""
 
-UnderWay = asyncio.Queue[tuple[list[NumberedLine], asyncio.Task[Position]] | PublishError | None]
-"""Runs, and what ends them: the last line, or one that cannot be pushed."""
+PendingRuns = asyncio.Queue[tuple[list[NumberedLine], asyncio.Task[Position]] | PublishError | None]
+"""Ends with None after the last line, or with the error of a line that cannot be pushed."""
 
 
 class PushProgress:
-    """The last line that is registered, and the last that was sent."""
+    """The numbers of the last registered line and of the last sent one."""
 
     def __init__(self) -> None:
         self.registered = self.sent = 0
 
     def __str__(self) -> str:
         done = f"lines 1 to {self.registered} are registered" if self.registered else "no line is known to be registered"
-        more = f"; those after it up to {self.sent} were sent, and may be" if self.sent > self.registered else ""
+        more = f"; later ones up to {self.sent} were sent and may be registered" if self.sent > self.registered else ""
         return f"{done}{more}"
 
 
@@ -66,7 +65,7 @@ def run(argv: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ropewalk push", description=SUMMARY, allow_abbrev=False)
-    parser.add_argument("key", metavar="KEY", help="the key, by the name that it has as a stream")
+    parser.add_argument("key", metavar="KEY", help="the key, by its stream name")
     parser.add_argument("data", metavar="DATA", nargs="?", help="the message; - reads it from standard input, as bytes")
     add_flags(parser)
     add_attempts(parser)
@@ -74,9 +73,9 @@ def _parser() -> argparse.ArgumentParser:
         "--token", help="the key for publishing; by default ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET"
     )
     add_misnamed_key(parser, "--key", "--token")
-    parser.add_argument("--json", action="store_true", help="the messages are JSON, and shown as such to other clients")
-    parser.add_argument("--key_partition", "--key-partition", default="", help="what decides the shard; the key by default")
-    parser.add_argument("--lines", action="store_true", help="push each line of standard input as it comes")
+    parser.add_argument("--json", action="store_true", help="the messages are JSON; WebSocket clients receive them as JSON")
+    parser.add_argument("--key_partition", "--key-partition", default="", help="decides the shard; the key by default")
+    parser.add_argument("--lines", action="store_true", help="push each line of standard input as it arrives")
     return parser
 
 
@@ -94,10 +93,10 @@ async def _push(wanted: argparse.Namespace, url: str, token: str, progress: Push
 
 
 async def _push_lines(pusher: Pusher, wanted: argparse.Namespace, progress: PushProgress) -> None:
-    """The first line that fails ends it all."""
-    under_way: UnderWay = asyncio.Queue(RUNS_UNDER_WAY)
-    reading = asyncio.create_task(_read_on(pusher, wanted, under_way, progress))
-    tasks = [reading, asyncio.create_task(_show_all(wanted.key, under_way, progress))]
+    """Stops at the first line that fails."""
+    pending: PendingRuns = asyncio.Queue(MAX_PENDING_RUNS)
+    reading = asyncio.create_task(_read_and_send(pusher, wanted, pending, progress))
+    tasks = [reading, asyncio.create_task(_show_all(wanted.key, pending, progress))]
     done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     for task in rest:
         task.cancel()
@@ -105,23 +104,24 @@ async def _push_lines(pusher: Pusher, wanted: argparse.Namespace, progress: Push
         task.result()
 
 
-async def _read_on(pusher: Pusher, wanted: argparse.Namespace, under_way: UnderWay, progress: PushProgress) -> None:
+async def _read_and_send(pusher: Pusher, wanted: argparse.Namespace, pending: PendingRuns, progress: PushProgress) -> None:
     async for lines, mistake in _lines(wanted.json):
         for run in _runs(lines):
             payloads = [line for _, line in run]
             push = asyncio.create_task(_send(pusher, wanted, payloads))
-            push.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # only the first failure is told
+            push.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # only the first failure is reported
             progress.sent = run[-1][0]
-            await under_way.put((run, push))
+            await pending.put((run, push))
         if mistake is not None:
-            await under_way.put(mistake)
-    await under_way.put(None)
+            await pending.put(mistake)
+    await pending.put(None)
 
 
 async def _lines(as_json: bool) -> AsyncIterator[tuple[list[NumberedLine], PublishError | None]]:
-    """Those that have come, with their numbers, and what is wrong with the one after them, which is the last to be looked at.
-    What is no JSON is found here: the server would refuse it too, but with the run that it is in, and after later ones went
-    out."""
+    """Yields lines with their numbers, and the error of the line after them, which ends the input.
+
+    Lines are checked for JSON here: the server would refuse the whole run of an invalid line, after later runs were sent.
+    """
     number = 0
     rest = b""
     async for chunk in chunks(sys.stdin.fileno()):
@@ -141,8 +141,8 @@ async def _lines(as_json: bool) -> AsyncIterator[tuple[list[NumberedLine], Publi
         yield lines, None
 
 
-async def _show_all(key: str, under_way: UnderWay, progress: PushProgress) -> None:
-    while (item := await under_way.get()) is not None:
+async def _show_all(key: str, pending: PendingRuns, progress: PushProgress) -> None:
+    while (item := await pending.get()) is not None:
         if isinstance(item, PublishError):
             raise item
         run, answer = item
@@ -163,7 +163,7 @@ def _runs(lines: list[NumberedLine]) -> Iterator[list[NumberedLine]]:
     size = 0
     for line in lines:
         length = len(line[1])
-        if run and (len(run) == MOST_MESSAGES or size + length > MOST_BYTES):
+        if run and (len(run) == MAX_RUN_MESSAGES or size + length > MAX_RUN_BYTES):
             yield run
             run, size = [], 0
         run.append(line)

@@ -1,4 +1,4 @@
-"""`ropewalk serve`: run the server until it is told to stop."""
+"""`ropewalk serve`: runs the server until a signal stops it."""
 
 import asyncio
 import gc
@@ -24,7 +24,7 @@ def run(argv: list[str]) -> int:
     if "-h" in argv or "--help" in argv:
         print(help_text("ropewalk serve [SETTINGS]", SUMMARY))
         return 0
-    # From the very beginning: SIGHUP reloads the settings and never ends the process, also while it is still starting.
+    # SIGHUP reloads the settings and must not end the process, also during its start.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     role = process_role.taken_from(os.environ)
     return _run_alone_or_supervise(argv) if role.kind is ProcessKind.ALONE else _run_supervised(argv, role)
@@ -47,13 +47,13 @@ def _run_alone_or_supervise(argv: list[str]) -> int:
 
     from ropewalk.app.server import Server
 
-    _calm_collector()
+    _tune_collector()
     uvloop.run(_serve(settings, lambda: Server(settings, reload)))
     return 0
 
 
 def _settings(argv: list[str], copy: SettingsCopy | None = None) -> Settings:
-    """Checked, and what they say of logs in force."""
+    """Load and check the settings, and configure logging."""
     settings = load(argv, os.environ, instead=copy)
     require_startable(settings)
     logging = settings.logging
@@ -62,9 +62,9 @@ def _settings(argv: list[str], copy: SettingsCopy | None = None) -> Settings:
 
 
 def _run_supervised(argv: list[str], role: Role) -> int:
-    """As a child of a supervisor, which hears of mistakes and tells them."""
+    """Run as a child of a supervisor, which reports mistakes."""
     if role.kind is ProcessKind.STORE:
-        for number in (signal.SIGINT, signal.SIGTERM):  # it ends after the workers, also where all of them are told at once
+        for number in (signal.SIGINT, signal.SIGTERM):  # it ends after the workers, also if all processes get the signal
             signal.signal(number, signal.SIG_IGN)
     import uvloop
 
@@ -81,7 +81,7 @@ def _run_supervised(argv: list[str], role: Role) -> int:
         def reload() -> Settings:
             return own_settings(role, load(argv, environ, instead=role.settings_copy))
 
-        _calm_collector()
+        _tune_collector()
         uvloop.run(_serve_supervised(supervised, lambda: Server(settings, reload, role, whole)))
     except UserMistake as mistake:
         supervised.failed(str(mistake))
@@ -91,12 +91,12 @@ def _run_supervised(argv: list[str], role: Role) -> int:
     return 0
 
 
-def _calm_collector() -> None:
-    """Sessions are many small objects that live long: walking them again and again finds nothing and stalls everybody.
+def _tune_collector() -> None:
+    """Sessions are many small, long-lived objects: full collections find no garbage in them and stall the event loop.
 
-    What is loaded by now stays for good and is left out; the rest is looked at less often. Reference counts free what
-    ordinary work leaves behind. New objects are looked at in small numbers: where they are connections that died in the
-    middle of a request, it takes half a microsecond each to free them, and everybody waits for it.
+    Objects that are loaded by now are excluded, and full collections are rarer. Reference counting frees most objects anyway.
+    The youngest generation is collected in small numbers: connections that died during a request take half a microsecond each
+    to free, which stalls the loop.
     """
     gc.collect()
     gc.freeze()
@@ -121,7 +121,7 @@ async def _serve_supervised(supervised: "Supervised", make_server: "Callable[[],
 
 
 def _announce(settings: Settings, addresses: list[str]) -> None:
-    # At once, so that whoever waits for the first line finds the others too.
+    # In one write, so that a program that waits for the first line can read the others too.
     print("\n".join(f"ropewalk listening on {address}" for address in addresses), flush=True)
     if settings.server.demo:
         print(f"open {addresses[0]}/demo in two tabs", flush=True)

@@ -1,4 +1,4 @@
-"""Standard input as it comes, for commands that pass it on."""
+"""Standard input as a stream of chunks, for commands that send it."""
 
 import asyncio
 import os
@@ -8,26 +8,26 @@ from threading import Semaphore, Thread
 
 from ropewalk.model.errors import UserMistake
 
-CHUNK_BYTES = 65536  # of lines published in one request; JSON escapes make at most six times as much of it
+CHUNK_BYTES = 65536  # of lines published in one request; JSON escapes take at most six times as much
 
 
 def require_data(data: str | None, lines: bool, verb: str) -> None:
-    """Raises UserMistake where it is not clear what to send: one message, or each line of standard input."""
+    """Raises UserMistake unless exactly one source is given: one message, or the lines of standard input."""
     if lines and data not in ("-", None):
-        raise UserMistake("--lines reads standard input: leave DATA away, or write - for it")
+        raise UserMistake("--lines reads standard input: omit DATA, or pass - for it")
     if data is None and not lines:
-        raise UserMistake(f"DATA is missing: write it, or - to read standard input, or --lines to {verb} each line of it")
+        raise UserMistake(f"DATA is missing: pass it, or - to read standard input, or --lines to {verb} each line of it")
 
 
 async def chunks(descriptor: int) -> AsyncIterator[bytes]:
-    """Bytes as they come, and b"" at the end. Read by a daemon thread, so that a silent pipe does not hold up the exit."""
+    """Yields bytes as they arrive, and b"" at the end. A daemon thread reads them, so that an idle pipe does not delay exit."""
     arrived: asyncio.Queue[bytes] = asyncio.Queue()
-    wanted = Semaphore(2)  # no more than these are read ahead
+    wanted = Semaphore(2)  # chunks that are read ahead
     loop = asyncio.get_running_loop()
 
     def read() -> None:
         chunk = b"begin"
-        with suppress(RuntimeError):  # nobody listens any more
+        with suppress(RuntimeError):  # the event loop is closed
             while chunk:
                 wanted.acquire()
                 chunk = os.read(descriptor, CHUNK_BYTES)

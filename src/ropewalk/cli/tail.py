@@ -1,4 +1,4 @@
-"""`ropewalk tail`: prints the messages of streams as they come, with their positions; what is lost goes to standard error."""
+"""`ropewalk tail`: prints the messages of streams as they arrive, with their positions. Gaps go to standard error."""
 
 import argparse
 import asyncio
@@ -37,34 +37,34 @@ from ropewalk.protocol.broky import codec
 from ropewalk.protocol.broky.ksuid import ksuid_text
 from ropewalk.protocol.stream_keys import name_of
 
-SUMMARY = "print the messages of streams as they come"
+SUMMARY = "print the messages of streams as they arrive"
 
-UNIX_FROM = 1e8  # a bare number above this (1973) is a moment, not a duration of three years
+MIN_UNIX_TIME = 1e8  # a bare number above this (1973) is a time, not a duration of three years
 PIPE_CHECK_SECONDS = 0.5
 
-NOT_SIGNED = "is the name signed with the secret of this server, and --token a JWT and no key for publishing?"
+NOT_SIGNED = "is the name signed with the secret of this server, and is --token a JWT, not a key for publishing?"
 NOT_PUBLIC = "public streams need `--public` or `--public_streams` at the server, others --signed"
-NO_PREFIXES = "`--public` or `--public_streams` at the server makes its streams public"
+NO_PREFIXES = "start the server with `--public` or `--public_streams` to make its streams public"
 
 FORBIDDEN = ("", codec.FORBIDDEN.text, codec.NOT_PUBLIC.text)
-"""Reasons for which a hint helps. Over WebSocket there is none; over TCP others say themselves what to do."""
+"""Reasons that need a hint. Over WebSocket there is none; over TCP other reasons include one."""
 
 
 def run(argv: list[str]) -> int:
     wanted = _parser().parse_args(argv)
     if wanted.prefix and wanted.signed:
-        raise UserMistake("--prefix is for public streams: there are no signed beginnings of names")
+        raise UserMistake("--prefix is for public streams: prefixes cannot be signed")
     url = url_of(wanted.url)
     if wanted.prefix and not is_tcp(url):
-        raise UserMistake(f"--prefix goes over TCP: begin the address in --url with {_over_tcp(url)}:// and not as in {url}")
+        raise UserMistake(f"--prefix needs TCP: use {_tcp_scheme(url)}:// in --url, not {url}")
     try:
         with explained():
             asyncio.run(_tail(wanted, url))
-    except output.ReaderLeft:  # it has what it wanted
+    except output.ReaderLeft:  # such as head
         output.abandon()
         return 0
     except SubscriptionRejected as error:
-        raise UserMistake(_explained(error, wanted)) from error
+        raise UserMistake(_explain(error, wanted)) from error
     except Disconnected as error:
         if isinstance(error, Unauthorized | TokenExpired):
             raise UserMistake(f"{error}; {token_help(wanted.token)}") from error
@@ -72,11 +72,11 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _over_tcp(url: str) -> str:
+def _tcp_scheme(url: str) -> str:
     return "tls" if url.partition(":")[0] in ("https", "wss") else "tcp"
 
 
-def _explained(error: SubscriptionRejected, wanted: argparse.Namespace) -> str:
+def _explain(error: SubscriptionRejected, wanted: argparse.Namespace) -> str:
     if error.reason not in FORBIDDEN:
         return str(error)
     return f"{error}: {NOT_SIGNED if wanted.signed else NO_PREFIXES if wanted.prefix else NOT_PUBLIC}"
@@ -88,18 +88,16 @@ def _parser() -> argparse.ArgumentParser:
     add_flags(parser)
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
-        "--since", type=_moment, metavar="WHEN", help="begin with what came since: 10m or 600 ago, or a UNIX time"
+        "--since", type=_moment, metavar="WHEN", help="start with messages since then: 10m or 600 ago, or a UNIX time"
     )
-    start.add_argument("--from", type=count, metavar="OFFSET", dest="first", help="begin at this offset; 1 is the oldest")
+    start.add_argument("--from", type=count, metavar="OFFSET", dest="first", help="start at this offset; 1 is the oldest")
     start.add_argument(
-        "--prefix", action="store_true", help="the names are beginnings: whatever comes on any such stream, over tcp:// only"
+        "--prefix", action="store_true", help="the names are prefixes: new messages of all such streams, over tcp:// only"
     )
     parser.add_argument("--token", default="", help="the JWT to connect with")
-    parser.add_argument(
-        "--signed", action="store_true", help="the names are signed ones, as `ropewalk token stream` makes them"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--count", type=count, metavar="N", help="stop after so many messages")
+    parser.add_argument("--signed", action="store_true", help="the names are signed, by `ropewalk token stream`")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("--count", type=count, metavar="N", help="stop after N messages")
     return parser
 
 
@@ -108,10 +106,10 @@ def _moment(text: str) -> float:
         seconds = DURATION.read(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"wants how long ago, such as 90s, 10m, 1h or 90, or a UNIX time, not {text!r}"
+            f"must be a duration, such as 90s, 10m, 1h or 90, or a UNIX time, not {text!r}"
         ) from None
     assert isinstance(seconds, float)
-    return seconds if seconds > UNIX_FROM else time.time() - seconds
+    return seconds if seconds > MIN_UNIX_TIME else time.time() - seconds
 
 
 async def _tail(wanted: argparse.Namespace, url: str) -> None:
@@ -137,16 +135,20 @@ async def _open(client: Client, name: str, wanted: argparse.Namespace) -> Stream
         try:
             return await client.subscribe(name, prefix=True)
         except AlreadySubscribed as error:
-            raise UserMistake(f"{name!r} and another of these names fit the same streams: run another tail for it") from error
-    # Before the first message, in whichever epoch: all that is kept follows, or the gap that says where that begins.
+            raise UserMistake(f"{name!r} and another of these prefixes match the same streams: run another tail") from error
+    # The beginning of the current epoch: all kept messages follow, after a gap notice if older ones are missing.
     position = Position("", 0) if wanted.first else None
     subscribe = client.subscribe_signed if wanted.signed else client.subscribe
     return await subscribe(name, since=wanted.since, position=position)
 
 
 async def _follow(stream: Stream, page: "Page", first: int, name: str) -> None:
-    """Until the page is full. `name` is for messages without a place, which do not tell theirs. `first` counts in the epoch
-    that is found; a later one is shown from its beginning."""
+    """Print messages until the page is full.
+
+    Args:
+        first: the first offset to print, in the epoch of the first message. Later epochs are printed from their beginning.
+        name: the stream of messages that do not carry their own.
+    """
     found: str | None = None
     async for event in stream:
         if isinstance(event, Message) and event.offset:
@@ -163,7 +165,7 @@ async def _follow(stream: Stream, page: "Page", first: int, name: str) -> None:
 
 
 async def _watch_output() -> Never:
-    """A silent stream writes nothing, so a reader that is gone has to be noticed otherwise."""
+    """Detects an exited reader also while nothing is written."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     while True:
@@ -173,7 +175,7 @@ async def _watch_output() -> Never:
 
 
 class Page:
-    """What is printed, and how much of it."""
+    """Prints messages, up to a number of them."""
 
     def __init__(self, as_json: bool, count: int | None) -> None:
         self._as_json = as_json
@@ -194,15 +196,15 @@ class Page:
     def warn(self, gap: Gap) -> None:
         lost = "messages lost" if gap.missed is None else f"{gap.missed} messages lost"
         if gap.epoch is None and gap.resumes_at is None and gap.reason != GapReason.DROPPED:
-            lost = "messages may be missing"  # where no place is told, nobody knows whether there was anything
-        place = "" if gap.epoch is None else f"epoch={gap.epoch} "  # it has one with its next message
-        onward = "" if gap.resumes_at is None else f"; it goes on at {place}offset={gap.resumes_at}"
+            lost = "messages may be missing"  # a gap without a position does not show whether there were messages
+        place = "" if gap.epoch is None else f"epoch={gap.epoch} "  # otherwise the next message has it
+        onward = "" if gap.resumes_at is None else f"; continues at {place}offset={gap.resumes_at}"
         print(f"gap in {gap.stream}: {lost} ({gap.reason or 'no reason given'}){onward}", file=sys.stderr, flush=True)
 
 
 class ShownMessage(Message, frozen=True):
-    """A message that came over TCP, as JSON shows it: as it would be over WebSocket, and what only TCP tells. What a delivery
-    does not carry is left out."""
+    """The JSON form of a message that arrived over TCP: as over WebSocket, with the fields of TCP. Missing fields are left
+    out."""
 
     uid: str | UnsetType = UNSET
     ts_producer: int | UnsetType = UNSET
@@ -211,7 +213,7 @@ class ShownMessage(Message, frozen=True):
 
 
 def _as_text(message: BrokyMessage) -> ShownMessage:
-    """With bytes as clients over WebSocket see them: a payload in base64, a uid as the text of a KSUID, a key as a name."""
+    """Converts bytes as for WebSocket clients: a payload to base64, a uid to the text of a KSUID, a key to a name."""
     return ShownMessage(
         message.data if message.format is Format.JSON else {"$bytes": message.payload},
         message.stream,

@@ -1,20 +1,20 @@
-"""`ropewalk token`: makes what clients and publishers prove themselves with.
+"""`ropewalk token`: makes JWTs, signed stream names and bearer keys.
 
-A secret that is not given is the one the server itself would take: from the environment or the settings file.
+The default secret is that of the server: from the environment or the settings file.
 """
 
 import argparse
 import os
 import time
 
-from ropewalk.adapters.apps.jwt import LATEST_EXPIRY, issue
+from ropewalk.adapters.apps.authenticators import MAX_EXPIRY, issue_token
 from ropewalk.app.settings import Settings, load
 from ropewalk.app.settings.values import DURATION
 from ropewalk.core.signatures import API_PHRASE, BROADCAST_PHRASE, JOURNAL_PHRASE, derive, sign_stream
 from ropewalk.model.errors import UserMistake
 from ropewalk.ports import Clock
 
-SUMMARY = "Make JWT tokens, signed stream names and derived keys."
+SUMMARY = "make JWTs, signed stream names and derived keys"
 
 
 def run(argv: list[str], clock: Clock = time.time) -> int:
@@ -37,8 +37,8 @@ def _parser() -> argparse.ArgumentParser:
     jwt = kinds.add_parser("jwt", help="a token that a client connects with")
     jwt.add_argument("--ids", required=True, help="""who the client is, usually JSON such as '{"user":1}'""")
     expiry = jwt.add_mutually_exclusive_group()
-    expiry.add_argument("--ttl", help="how long the token is good, such as 1h; for ever by default")
-    expiry.add_argument("--exp", type=int, help="until when the token is good, in UNIX seconds")
+    expiry.add_argument("--ttl", help="lifetime of the token, such as 1h; unlimited by default")
+    expiry.add_argument("--exp", type=int, help="when the token expires, in UNIX seconds")
     stream = kinds.add_parser("stream", help="a signed stream name that a client subscribes with")
     stream.add_argument("name", metavar="NAME", help="the stream's name")
     keys = kinds.add_parser("keys", help="the bearer keys that derive from the secret")
@@ -49,20 +49,20 @@ def _parser() -> argparse.ArgumentParser:
 
 def _jwt(wanted: argparse.Namespace, settings: Settings, now: float) -> str:
     secret = _secret("jwt_secret", wanted.secret, settings.auth.jwt_secret, settings.auth.secret)
-    return issue(secret, _text("--ids", wanted.ids), _expiry(wanted, now))
+    return issue_token(secret, _text("--ids", wanted.ids), _expiry(wanted, now))
 
 
 def _stream(wanted: argparse.Namespace, settings: Settings) -> str:
     secret = _secret("streams_secret", wanted.secret, settings.auth.streams_secret, settings.auth.secret)
-    name, most = _text("NAME", wanted.name), settings.limits.max_stream_name
-    if len(name.encode()) > most:
-        raise UserMistake(f"NAME is longer than {most} bytes, which the server allows (max_stream_name)")
+    name, limit = _text("NAME", wanted.name), settings.limits.max_stream_name
+    if len(name.encode()) > limit:
+        raise UserMistake(f"NAME is longer than the {limit} bytes that the server allows (max_stream_name)")
     return sign_stream(name, secret)
 
 
 def _keys(wanted: argparse.Namespace, settings: Settings) -> list[str]:
     secret = _secret("secret", wanted.secret, settings.auth.secret)
-    # Written as variables, so that a shell or an env file can take the lines as they are.
+    # As variables, so that the lines can be used in a shell or an env file.
     return [
         f"ROPEWALK_BROADCAST_KEY={derive(secret, BROADCAST_PHRASE)}",
         f"ROPEWALK_API_SECRET={derive(secret, API_PHRASE)}",
@@ -71,7 +71,7 @@ def _keys(wanted: argparse.Namespace, settings: Settings) -> list[str]:
 
 
 def _secret(name: str, *candidates: str) -> str:
-    """The first that is set. `none` is how a setting says that there shall be no secret."""
+    """Returns the first one that is set. The value `none` of a setting stands for no secret."""
     secret = next(filter(None, candidates), "none")
     if secret == "none":
         variables = " or ".join(dict.fromkeys(("ROPEWALK_SECRET", f"ROPEWALK_{name.upper()}")))
@@ -89,7 +89,7 @@ def _expiry(wanted: argparse.Namespace, now: float) -> int | None:
     if wanted.ttl is None and wanted.exp is None:
         return None
     expires_at = wanted.exp if wanted.ttl is None else now + _seconds(wanted.ttl)
-    if not 0 <= expires_at <= LATEST_EXPIRY:
+    if not 0 <= expires_at <= MAX_EXPIRY:
         raise UserMistake("the token would expire outside of the years 1970 to 9999: --exp is in seconds, not milliseconds")
     return int(expires_at)
 

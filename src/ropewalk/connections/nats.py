@@ -1,5 +1,5 @@
-"""Connections to NATS. They come back by themselves for ever, notice a dead server within seconds, and keep nothing to be sent
-later: a publication that went out long after its publisher gave up would be registered unasked."""
+"""Connections to NATS. They reconnect without a limit, detect a dead server within seconds, and buffer nothing while
+disconnected: a publication must not be registered long after its publisher has given up."""
 
 import ssl
 from collections.abc import Awaitable, Callable
@@ -13,12 +13,16 @@ from nats.aio.client import Client
 CONNECT_SECONDS = 2
 RECONNECT_SECONDS = 0.25
 PING_SECONDS = 1
-MOST_UNANSWERED_PINGS = 2
+MAX_UNANSWERED_PINGS = 2
 
 
 @dataclass(frozen=True)
 class NatsAddress:
-    """Where NATS is."""
+    """Servers of NATS.
+
+    Args:
+        in_order: try the servers in the given order, not in a random one.
+    """
 
     servers: tuple[str, ...]
     in_order: bool = False
@@ -26,21 +30,24 @@ class NatsAddress:
 
 
 class LastingClient(Client):
-    """The client of NATS where it would send what the server does not take, or give up for ever. `secure`: it speaks TLS or
-    not at all."""
+    """The client of NATS, which otherwise sends messages that are too large and stops reconnecting after some errors.
+
+    Args:
+        secure: require TLS.
+    """
 
     def __init__(self, secure: bool = False) -> None:
         super().__init__()
         self._secure = secure
 
     async def publish(self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None) -> None:
-        """Raises MaxPayloadError also where only the headers are too much: a server counts them, and ends the connection."""
+        """Raises MaxPayloadError if headers and payload are too large: the server counts both, and closes the connection."""
         if headers is not None and len(payload) + header_bytes(headers) > self.max_payload:
             raise errors.MaxPayloadError
         await super().publish(subject, payload, reply, headers)
 
     async def _process_err(self, err_msg: str) -> None:
-        """A server that ends the connection says why. The client of NATS would close itself then, and stay so."""
+        """Handles an error of the server that closes the connection. The client of NATS would not reconnect."""
         if "permissions violation" in err_msg:  # about one subject: the connection stays
             await super()._process_err(err_msg)
             return
@@ -49,12 +56,12 @@ class LastingClient(Client):
         await self._error_cb(error)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        """Before the credentials are sent, and when the settings of the server change."""
+        """Called before the credentials are sent, and when the settings of the server change."""
         if initial_connection and self._secure:
             if info.get("tls_available"):
-                info["tls_required"] = True  # the server leaves it to its clients
+                info["tls_required"] = True  # the server leaves the choice to its clients
             if not info.get("tls_required"):
-                raise errors.Error("nats: the server offers no TLS, and it is asked for here")
+                raise errors.Error("nats: TLS is required, but the server does not offer it")
         self._max_payload = info.get("max_payload", self._max_payload)
         await super()._process_info(info, initial_connection)
 
@@ -67,12 +74,12 @@ class LastingClient(Client):
                 self._transport.close()  # type: ignore[no-untyped-call]
             if isinstance(error, OSError | errors.Error | TimeoutError) or not isinstance(error, Exception):
                 raise
-            # Not a NATS server. The client must go on with its attempts.
-            raise errors.Error(f"nats: the answer of the server cannot be read: {error}") from error
+            # Not a NATS server. The client must keep trying.
+            raise errors.Error(f"nats: the response of the server cannot be read: {error}") from error
 
 
 def header_bytes(headers: dict[str, str]) -> int:
-    """As a server counts them: the line of the version, a line for each, an empty line."""
+    """The size as a server counts it: the version line, a line for each header, an empty line."""
     return len("NATS/1.0\r\n\r\n") + sum(len(name) + len(value.encode()) + len(": \r\n") for name, value in headers.items())
 
 
@@ -81,7 +88,7 @@ async def _ignore() -> None:
 
 
 async def _ignore_error(error: Exception) -> None:
-    """Errors of one operation are raised by it; those of the connection show as disconnected."""
+    """Errors of an operation are raised by it; those of the connection are reported as a disconnect."""
 
 
 async def open_nats(
@@ -91,7 +98,7 @@ async def open_nats(
     disconnected: Callable[[], Awaitable[None]] = _ignore,
     failed: Callable[[Exception], Awaitable[None]] = _ignore_error,
 ) -> Client:
-    """A connection that is there. Raises what the client raises where no server answers: it is retried only later on."""
+    """Returns a connected client. Raises the client's error if no server responds: only lost connections are retried."""
     servers, login = _split_login(address.servers)
     secure = bool(address.tls_ca) or any(server.startswith("tls://") for server in address.servers)
     tls = ssl.create_default_context(cafile=address.tls_ca or None) if secure else None
@@ -106,7 +113,7 @@ async def open_nats(
         "reconnect_time_wait": RECONNECT_SECONDS,
         "max_reconnect_attempts": -1,
         "ping_interval": PING_SECONDS,
-        "max_outstanding_pings": MOST_UNANSWERED_PINGS,
+        "max_outstanding_pings": MAX_UNANSWERED_PINGS,
         "dont_randomize": address.in_order,
         "pending_size": 0,
         "tls": tls,
@@ -117,8 +124,10 @@ async def open_nats(
 
 
 def _split_login(servers: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
-    """The servers without credentials, and those of the first that has some: the client would take them as they are written,
-    with their percent signs. A name alone is a token."""
+    """The servers without credentials, and the credentials of the first server that has some. A name alone is a token.
+
+    The client does not decode percent signs in them.
+    """
     urls = [urlsplit(server if "://" in server else f"nats://{server}") for server in servers]
     plain = [f"{url.scheme}://{url.netloc.rpartition('@')[2]}" for url in urls]
     for url in urls:

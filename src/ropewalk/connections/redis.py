@@ -1,6 +1,6 @@
 """Connections to Redis: one server, or the master that Sentinels name.
 
-The client's own retries are off: it repeats a command after a timeout, and one that writes would then be done twice.
+The client's own retries are off: it repeats a command after a timeout, which could run a write twice.
 """
 
 import ssl
@@ -19,15 +19,15 @@ from ropewalk.model.errors import UserMistake
 CONNECT_SECONDS = 2.0
 SENTINEL_PORT = 26379
 CLOSED = RuntimeError
-"""What uvloop raises, and the client passes on, where something is written to a connection that was just closed."""
+"""Raised by uvloop, through the client, for a write to a connection that was just closed."""
 
 CHECK_SECONDS = 5
-"""A connection that was quiet for longer is tried before it is used."""
+"""A connection that was idle for longer is checked before it is used."""
 
 
 @dataclass(frozen=True)
 class RedisAddress:
-    """Where Redis is. With `sentinels` the host of the URL is the name of the master."""
+    """Servers of Redis. With `sentinels` the host of the URL is the name of the master."""
 
     url: str
     sentinels: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class RedisAddress:
     tls_key: str = ""
 
     def each(self) -> list["RedisAddress"]:
-        """One for each server that the URL names: nodes of a Redis Cluster are separated by commas."""
+        """An address for each server in the URL: the nodes of a Redis Cluster are separated by commas."""
         return [replace(self, url=url.strip()) for url in self.url.split(",")]
 
     def at(self, host: str, port: int) -> "RedisAddress":
@@ -49,9 +49,9 @@ class RedisAddress:
 
 
 def open_redis(address: RedisAddress, timeout: float, **options: Any) -> Redis:
-    """A client with a pool of its own; it connects when it is first used. `timeout`: seconds for one answer.
+    """Returns a client with a pool of its own, which connects at the first use. `timeout`: seconds for one reply.
 
-    Raises UserMistake for a URL that is none.
+    Raises UserMistake for an invalid URL.
     """
     given = {
         "socket_timeout": timeout,
@@ -71,21 +71,21 @@ def open_redis(address: RedisAddress, timeout: float, **options: Any) -> Redis:
 def _master(address: RedisAddress, options: dict[str, Any]) -> Redis:
     url = urlsplit(address.url)
     if not url.hostname:
-        raise ValueError("with --redis_sentinels it names the master, as in redis://mymaster")
-    login = {"username": _plain(url.username), "password": _plain(url.password), "db": int(url.path.strip("/") or 0)}
+        raise ValueError("with --redis_sentinels its host is the name of the master, as in redis://mymaster")
+    login = {"username": _unquote(url.username), "password": _unquote(url.password), "db": int(url.path.strip("/") or 0)}
     tls = {"ssl": True, **_tls(address)} if url.scheme == "rediss" else {}
-    hosts, asking = [], dict(options)
+    hosts, sentinel_options = [], dict(options)
     for place in address.sentinels:
         at = urlsplit(place if "://" in place else f"//{place}")
         hosts.append((at.hostname or "localhost", at.port or SENTINEL_PORT))
         if at.password:
-            asking.update(username=_plain(at.username), password=_plain(at.password))
-    sentinel = Sentinel(hosts, sentinel_kwargs=asking, **login, **tls, **options)  # type: ignore[no-untyped-call]
+            sentinel_options.update(username=_unquote(at.username), password=_unquote(at.password))
+    sentinel = Sentinel(hosts, sentinel_kwargs=sentinel_options, **login, **tls, **options)  # type: ignore[no-untyped-call]
     master: Redis = sentinel.master_for(url.hostname)
     return master
 
 
-def _plain(word: str | None) -> str | None:
+def _unquote(word: str | None) -> str | None:
     return unquote(word) if word else None
 
 
@@ -110,7 +110,7 @@ async def close_redis(client: Redis) -> None:
 
 
 async def connection_to(client: Redis, host: str = "", port: int = 0) -> AbstractConnection:
-    """A connection of its own, outside the client's pool: to where the client goes, or elsewhere with the same credentials."""
+    """A connection outside the client's pool: to the client's server, or to another one with the same credentials."""
     pool = client.connection_pool
     if host:
         connection: AbstractConnection = pool.connection_class(**{**pool.connection_kwargs, "host": host, "port": port})

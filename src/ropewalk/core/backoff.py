@@ -1,4 +1,4 @@
-"""How long to wait before trying again. Chance is passed in: it spreads clients that lost the same server."""
+"""Pauses between retries. Their jitter, which is passed in, spreads clients that lost the same server."""
 
 from collections.abc import Callable
 
@@ -9,13 +9,13 @@ Chance = Callable[[], float]
 
 
 class Backoff(Struct, frozen=True):
-    """The wait doubles from `first` up to `cap` seconds; each one is taken from its upper half by chance."""
+    """The pause doubles from `first` up to `cap` seconds. With jitter it is between half of that and all of it."""
 
     first: float = 0.2
     cap: float = 10.0
 
     def delay(self, attempt: int, chance: Chance) -> float:
-        """`attempt` counts from 0 and begins anew after a success."""
-        # The exponent is bounded because a float overflows long before a patient client gives up.
+        """`attempt` counts from 0 and restarts after a success."""
+        # The exponent is limited because a float would overflow after a thousand attempts.
         longest = min(self.cap, self.first * 2.0 ** min(attempt, 60))
         return longest * (0.5 + chance() / 2)

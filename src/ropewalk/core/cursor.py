@@ -1,28 +1,28 @@
 """The cursor of a stream: the last position that was delivered in this process.
 
-Invariant: offsets of one epoch are delivered one after another, each once. A message that does not follow is classified, and
-the caller drops it or reads what is missing from the store first.
+Invariant: offsets of one epoch are delivered in order, each once. A message that does not follow is classified, and the caller
+drops it or first reads the missing messages from the store.
 """
 
 from enum import Enum, auto
 
 from ropewalk.model.messages import Position
 
-FORMER_EPOCHS = 4
-"""Former epochs that are still recognised, because their messages may arrive late."""
+MAX_FORMER_EPOCHS = 4
+"""Former epochs that are still recognised: their messages may arrive late."""
 
 
 class Step(Enum):
-    """How a message relates to what was delivered before it."""
+    """How a message relates to the last delivered one."""
 
-    NEXT = auto()  # it follows; the cursor is at it now
-    OLD = auto()  # it was delivered already, or belongs to an epoch that is over
+    NEXT = auto()  # it follows; the cursor has moved to it
+    OLD = auto()  # it was delivered already, or belongs to a former epoch
     JUMP = auto()  # messages between are missing
-    NEW_EPOCH = auto()  # the stream may have begun anew
+    NEW_EPOCH = auto()  # the stream may have restarted
 
 
 class Cursor:
-    """At first before everything: in no epoch, at offset 0. A stream without an epoch has never been published to."""
+    """Starts in no epoch, at offset 0. A stream without an epoch has never been published to."""
 
     __slots__ = ("_former", "doubted", "epoch", "offset")
 
@@ -31,14 +31,14 @@ class Cursor:
         self.offset = offset
         self._former: tuple[str, ...] = ()
         self.doubted = False
-        """The store did not know the stream when it was asked: what still comes of it has to be found there."""
+        """The store had no record of the stream: further messages of it must be read from the store."""
 
     @property
     def position(self) -> Position:
         return Position(self.epoch, self.offset)
 
     def take(self, epoch: str, offset: int) -> Step:
-        """Move on if this is the next message. `offset` is at least 1."""
+        """Advance if this is the next message. `offset` is at least 1."""
         if epoch == self.epoch:
             if offset == self.offset + 1 and not self.doubted:
                 self.offset = offset
@@ -55,7 +55,7 @@ class Cursor:
         return Step.JUMP
 
     def behind(self, position: Position) -> bool:
-        """Whether this position of the store is one that was not reached yet."""
+        """True if the cursor has not reached this position of the store."""
         if position.epoch == self.epoch:
             return position.offset > self.offset
         return bool(position.epoch) and position.epoch not in self._former
@@ -64,13 +64,13 @@ class Cursor:
         return epoch in self._former
 
     def move(self, epoch: str, offset: int) -> bool:
-        """Go where the store says the stream is. It never goes back within an epoch, nor into one that is over; False then."""
+        """Move to the store's position. Returns False for a former epoch; never goes back within an epoch."""
         if epoch == self.epoch:
             self.offset = max(self.offset, offset)
             return True
         if not epoch or epoch in self._former:
             return False
         if self.epoch:
-            self._former = (*self._former, self.epoch)[-FORMER_EPOCHS:]
+            self._former = (*self._former, self.epoch)[-MAX_FORMER_EPOCHS:]
         self.epoch, self.offset, self.doubted = epoch, offset, False
         return True

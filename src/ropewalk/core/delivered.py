@@ -1,6 +1,6 @@
-"""Which offsets of one stream a connection was sent, or will be sent live: ranges within one epoch.
+"""The offsets of one stream that were sent to a connection, or will be sent live: ranges within one epoch.
 
-Invariant: no offset is sent twice on one connection, and one that was dropped can still be requested.
+Invariant: no offset is sent twice on one connection, and a dropped one can still be requested.
 """
 
 from msgspec import Struct
@@ -8,19 +8,21 @@ from msgspec.structs import replace
 
 from ropewalk.model.messages import Position
 
-MOST_RANGES = 32
-"""Ranges that are remembered for one stream of one subscription. A client that is dropped again and again and never asks for
-what it missed must not make the server remember more; see `horizon`."""
+MAX_RANGES = 32
+"""Ranges that are kept for one stream of one subscription. Bounds the memory for a client that repeatedly drops messages and
+never requests them; see `horizon`."""
 
 Range = tuple[int, int]
 """First and last offset, both included."""
 
 
 class Delivered(Struct, frozen=True, gc=False):
-    """Everything from `live_from` on is or will be sent live; `ranges` (rising, apart from each other) were sent below it.
+    """Sent offsets. Without dropped messages there are no ranges, and live delivery does not change this record.
 
-    While nothing is dropped there are no ranges, and live delivery changes nothing here. Up to `horizon` nothing is known any
-    more, because there were too many ranges: what is asked for there is not sent again, and a gap is said instead.
+    Args:
+        live_from: all offsets from here on are sent live.
+        ranges: sent below `live_from`; in rising order, not adjacent.
+        horizon: up to it the ranges were discarded, because there were too many. Requests there are answered with a gap.
     """
 
     epoch: str
@@ -29,7 +31,7 @@ class Delivered(Struct, frozen=True, gc=False):
     horizon: int = 0
 
     def owes(self, offset: int) -> bool:
-        """Whether a message of this epoch was not sent and will not be sent live."""
+        """True if a message of this epoch was not sent and will not be sent live."""
         return self.horizon < offset < self.live_from and not any(low <= offset <= high for low, high in self.ranges)
 
     def plus(self, first: int, last: int) -> "Delivered":
@@ -46,7 +48,7 @@ class Delivered(Struct, frozen=True, gc=False):
 
     def minus(self, after: Position, upto: Position) -> "Delivered":
         """The same, after live messages above `after`, up to and with `upto`, were dropped."""
-        if upto.epoch != self.epoch:  # the stream began anew while we listened: all of its new epoch was live
+        if upto.epoch != self.epoch:  # the stream restarted while we listened: all of its new epoch was live
             return Delivered(upto.epoch, 1).minus(after, upto) if upto.offset else self
         sent = after.offset if after.epoch == self.epoch else 0
         if upto.offset < self.live_from or sent >= upto.offset:
@@ -56,7 +58,7 @@ class Delivered(Struct, frozen=True, gc=False):
 
 
 def _bounded(delivered: Delivered) -> Delivered:
-    if len(delivered.ranges) <= MOST_RANGES:
+    if len(delivered.ranges) <= MAX_RANGES:
         return delivered
     (_, horizon), *ranges = delivered.ranges
     return replace(delivered, ranges=tuple(ranges), horizon=max(horizon, delivered.horizon))

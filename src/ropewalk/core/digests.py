@@ -1,6 +1,6 @@
-"""The digest that a file of the archive carries in its name, so that every later change of the file can be found.
+"""The checksum in the name of an archive file, which detects later changes of the file.
 
-Invariant: a name without a digest claims nothing, and such a file counts as it is.
+Invariant: a file without a checksum in its name is accepted as it is.
 """
 
 import hashlib
@@ -11,17 +11,17 @@ _NAMED = re.compile(r"\.([0-9a-f]{16})\.parquet$")
 
 
 def digest(file: BufferedReader) -> str:
-    """Of everything from the file's place to its end."""
+    """The checksum of the file from its current position to its end."""
     return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
 
 def digest_in(name: str) -> str:
-    """The digest that a file's name tells; "" for files of other writers and older versions."""
+    """The checksum in a file's name; "" for files of other writers and older versions."""
     match = _NAMED.search(name)
     return match[1] if match else ""
 
 
 def as_written(name: str, file: BufferedReader) -> bool:
-    """Whether the content is what the name says. The file is not read where the name says nothing."""
-    told = digest_in(name)
-    return not told or digest(file) == told
+    """False for a checksum mismatch. A file without a checksum in its name is not read."""
+    expected = digest_in(name)
+    return not expected or digest(file) == expected

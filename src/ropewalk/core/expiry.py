@@ -1,17 +1,17 @@
 """Deadlines by key, in a heap that is updated lazily.
 
-Invariant: moving a deadline later costs one dict write, and no call looks at more entries than it was allowed to.
+Invariant: moving a deadline later costs one dict write, and no call checks more entries than its limit.
 """
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
-SLACK = 64
-"""Stale heap entries that are tolerated beyond one a key, before the heap is built anew."""
+MAX_STALE_ENTRIES = 64
+"""Stale heap entries beyond one per key at which the heap is rebuilt."""
 
 
 class Expiry:
-    """What is due when. The heap may hold an earlier time than a key's deadline, and learns of the later when it comes up."""
+    """Deadlines by key. The heap may hold an earlier time than a key's deadline, and is corrected when that time comes."""
 
     __slots__ = ("_due", "_heap", "_queued")
 
@@ -33,23 +33,23 @@ class Expiry:
         return self._due.items()
 
     def set(self, key: str, deadline: float) -> None:
-        """Give the key this deadline, in place of any it had."""
+        """Set the key's deadline, replacing any former one."""
         self._due[key] = deadline
         queued = self._queued.get(key)
         if queued is None or deadline < queued:
             self._queue(key, deadline)
 
     def discard(self, key: str) -> None:
-        """Forget the key. Harmless when it is unknown."""
+        """Remove the key, if it is there."""
         if self._due.pop(key, None) is not None:
             del self._queued[key]
             self._compact()
 
-    def due(self, now: float, most: int) -> list[str]:
-        """Take out the keys whose deadline has come, earliest first, looking at `most` heap entries at the most."""
+    def due(self, now: float, limit: int) -> list[str]:
+        """Remove and return the keys whose deadline has come, earliest first, checking at most `limit` heap entries."""
         answer: list[str] = []
-        while most > 0 and self._heap and self._heap[0][0] <= now:
-            most -= 1
+        while limit > 0 and self._heap and self._heap[0][0] <= now:
+            limit -= 1
             time, key = heappop(self._heap)
             if self._queued.get(key) != time:
                 continue
@@ -70,8 +70,8 @@ class Expiry:
         self._compact()
 
     def _compact(self) -> None:
-        # Paid for by the stale entries it removes: at least as many as there are keys.
-        if len(self._heap) > 2 * len(self._due) + SLACK:
+        # Amortised by the removed stale entries: at least as many as there are keys.
+        if len(self._heap) > 2 * len(self._due) + MAX_STALE_ENTRIES:
             self._queued = dict(self._due)
             self._heap = [(deadline, key) for key, deadline in self._due.items()]
             heapify(self._heap)

@@ -1,6 +1,6 @@
 """The epoch, tip and hot history of one stream, bounded by number and by age.
 
-Invariant: offsets are 1, 2, 3 … and are never given twice. An answer joins up with the requested position or is a `Gap`.
+Invariant: offsets are 1, 2, 3 … and are never assigned twice. An answer follows the requested position or is a `Gap`.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from ropewalk.model.shards import StreamContent
 
 
 class HistoryTotals:
-    """What any number of logs keep together, so that gauges need not walk them. Bytes are those of payloads."""
+    """Kept messages and payload bytes of all logs together, for gauges."""
 
     __slots__ = ("bytes", "messages")
 
@@ -28,9 +28,9 @@ class StreamLog:
     """The positions of one stream in one epoch, and the tail of its messages.
 
     A message is kept while fewer than `history_limit` newer ones exist and it is younger than `history_ttl`. The tip outlives
-    the messages, so a client that has everything is still told so after all of them have expired. `trimmed_at` is the time of
-    the newest message that is not kept any more, so that a request by time is told whether something is missing.
-    `partition_key` is "" where it is the stream's name.
+    the messages: a client that has all of them gets an empty answer, not a gap, after they have expired. `trimmed_at` is the
+    time of the newest message that is no longer kept: it shows whether a request by time misses messages. `partition_key` is
+    "" if it is the stream's name.
     """
 
     __slots__ = ("_entries", "_kept", "_limit", "_ttl", "epoch", "newest", "partition_key", "stream", "tip", "trimmed_at")
@@ -47,7 +47,7 @@ class StreamLog:
         self.obey(rules)
 
     def obey(self, rules: StreamRules) -> None:
-        """Keep as much as these rules say. What is too old by them goes at the next `trim`."""
+        """Apply the rules. Messages that are too old by them are removed at the next `trim`."""
         self._limit = rules.history_limit if rules.history_ttl > 0 else 0
         self._ttl = rules.history_ttl
         while len(self._entries) > self._limit:
@@ -58,16 +58,16 @@ class StreamLog:
 
     @property
     def oldest(self) -> int:
-        """The first offset still kept; one past the tip when none is."""
+        """The first kept offset; tip + 1 if none is kept."""
         return self.tip + 1 - len(self._entries)
 
     @property
     def trim_at(self) -> float | None:
-        """When the oldest kept message expires; None when none is kept."""
+        """When the oldest kept message expires; None if none is kept."""
         return self._entries[0].timestamp + self._ttl if self._entries else None
 
     def append(self, publication: Publication, now: float) -> Registered:
-        # A clock that steps back must not make a message older than the one before it: `since` and the TTL cut a tail off.
+        # Timestamps must not fall, even if the clock does: `since` and the TTL rely on their order.
         if now > self.newest:
             self.newest = now
         self.tip += 1
@@ -80,7 +80,7 @@ class StreamLog:
             self.tip,
             publication.exclude_socket,
             publication.broadcast_type,
-            fields_of(uid, time, key) if uid or time or key else None,  # no call for most of them
+            fields_of(uid, time, key) if uid or time or key else None,  # most messages need no call
         )
         if self._limit > 0:
             self._keep(registered)
@@ -89,10 +89,10 @@ class StreamLog:
         return registered
 
     def place(self, registered: Registered) -> None:
-        """Keep a message that has its offset in this epoch already: planned with others, or read back after a restart."""
+        """Keep a message that already has its offset in this epoch: planned in a batch, or recovered after a restart."""
         if registered.offset != self.tip + 1:
-            # Read back: the time of the message before it is not known, only that it was not later. A node that had given the
-            # stream away for a while goes on with what it was given back.
+            # Recovered: the time of the message before it is unknown, but not later. A node that gets a stream back continues
+            # with the other node's messages.
             self.trim(inf)
             self.trimmed_at = registered.timestamp if registered.offset > 1 else -inf
         self.tip = registered.offset
@@ -103,16 +103,16 @@ class StreamLog:
             self.trimmed_at = self.newest
 
     def reach(self, tip: int, timestamp: float) -> None:
-        """It had come this far before a restart; of what was kept then nothing is here yet."""
+        """Set the tip as of before a restart, without its messages."""
         self.tip, self.newest, self.trimmed_at = tip, timestamp, timestamp
 
     def content(self) -> StreamContent:
-        """All of it, for another store."""
+        """The complete log, for another store."""
         messages = tuple(self._entries)
         return StreamContent(self.stream, self.epoch, self.tip, self.newest, self.trimmed_at, self.partition_key, messages)
 
     def restore(self, content: StreamContent, rules: StreamRules) -> None:
-        """What it was in another store, and as much of it as these rules keep. Call it only for a new log."""
+        """Take over the content from another store, as far as the rules keep it. The log must be new."""
         self.tip, self.newest, self.trimmed_at = content.tip, content.newest, content.trimmed_at
         self._entries.extend(content.messages)
         self._kept.messages += len(self._entries)
@@ -133,12 +133,12 @@ class StreamLog:
         self._kept.bytes -= len(dropped.payload)
 
     def trim(self, now: float) -> None:
-        """Let go of what is too old. Readers do this themselves, so nothing expired is ever served."""
+        """Remove expired messages. Every read does so first: expired messages are never returned."""
         while self._entries and self._entries[0].timestamp + self._ttl <= now:
             self._drop_oldest()
 
     def after(self, position: Position, now: float) -> Replay | Gap:
-        """What follows `position`. Offset 0 without an epoch means from before the first message, in whichever epoch."""
+        """The messages after `position`. Offset 0 without an epoch is the beginning of the current epoch."""
         self.trim(now)
         if position.epoch != self.epoch and position != BEFORE_ALL:
             return self._gap(GapReason.EPOCH_CHANGED)
@@ -149,7 +149,7 @@ class StreamLog:
         return self._replay(self.tip - position.offset)
 
     def since(self, timestamp: float, now: float) -> Replay | Gap:
-        """What was registered at or after `timestamp`; TRIMMED, and then what is kept, if some of it is not kept any more."""
+        """The messages registered at or after `timestamp`. If some are no longer kept: TRIMMED, followed by the kept ones."""
         self.trim(now)
         if self.trimmed_at >= timestamp:
             return self._gap(GapReason.TRIMMED)
@@ -161,7 +161,7 @@ class StreamLog:
         return self._replay(count)
 
     def page(self, after: int, limit: int, now: float) -> HistoryPage:
-        """At most `limit` kept messages with offsets above `after`, and no more than one answer holds."""
+        """Returns at most `limit` kept messages with offsets above `after`, up to the size of one answer."""
         self.trim(now)
         skip = min(max(0, after + 1 - self.oldest), len(self._entries))
         messages, _ = first_answer(self._slice(skip, limit))
@@ -174,7 +174,7 @@ class StreamLog:
         return StreamSummary(self.stream, self.epoch, self.tip, self.oldest, len(self._entries))
 
     def _gap(self, reason: GapReason) -> Gap:
-        """The gap is before everything that is kept."""
+        """A gap before all kept messages."""
         rest = self._replay(len(self._entries)) if self._entries else None
         return Gap(self.stream, reason, self.epoch, self.oldest, self.tip, rest=rest)
 
@@ -183,7 +183,7 @@ class StreamLog:
         return Replay(self.stream, self.epoch, self.tip, messages, more)
 
     def _slice(self, begin: int, count: int) -> Iterator[Registered]:
-        """Messages from an index on, as many as an answer may hold and one more. Counted from the nearer end: a deque is a list
+        """Messages from an index on: as many as an answer may hold and one more. Counted from the nearer end: a deque is a list
         of blocks."""
         end = min(begin + min(count, MAX_ANSWER_MESSAGES), len(self._entries))
         if begin <= len(self._entries) - end:

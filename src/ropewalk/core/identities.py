@@ -4,7 +4,7 @@ import msgspec
 
 
 def spellings(identifier: str) -> list[str]:
-    """One identity as different JSON libraries write it: as it came, without spaces, with a space after each `,` and `:`."""
+    """One identity as different JSON libraries write it: unchanged, without spaces, with a space after each `,` and `:`."""
     found = [identifier]
     if identifier[:1] in ("{", "["):
         try:

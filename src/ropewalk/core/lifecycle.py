@@ -11,7 +11,7 @@ class SessionState(Enum):
 
 class LifecycleEvent(Enum):
     ACCEPTED = "accepted"
-    CLOSED = "closed"  # by us, for a reason of the closing table
+    CLOSED = "closed"  # by the server, for a reason of the closing table
     LOST = "lost"  # by the peer or the network
 
 
@@ -25,5 +25,5 @@ TRANSITIONS: dict[tuple[SessionState, LifecycleEvent], SessionState] = {
 
 
 def advance(state: SessionState, event: LifecycleEvent) -> SessionState | None:
-    """The next state, or None when the event comes too late to matter (a close after a loss, say)."""
+    """Returns the next state, or None if the event has no effect any longer, such as a close after a loss."""
     return TRANSITIONS.get((state, event))

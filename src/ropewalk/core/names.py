@@ -1,12 +1,12 @@
 """A sorted set of names, for listings with pages.
 
-Invariant: adding, removing and finding a page each touch two short lists, however many names there are.
+Invariant: adding, removing and finding a page each access two short lists, regardless of the number of names.
 """
 
 from bisect import bisect_left, bisect_right, insort
 
 CHUNK = 1024
-"""Names in one list before it is cut in two: small enough to shift quickly, large enough for few lists."""
+"""Names in one list before it is split: small enough to shift quickly, large enough for few lists."""
 
 
 class OrderedNames:
@@ -20,7 +20,7 @@ class OrderedNames:
         self._last: list[str] = []
 
     def add(self, name: str) -> None:
-        """Call it only for a name that is not there."""
+        """The name must not be in the set."""
         if not self._chunks:
             self._chunks.append([name])
             self._last.append(name)
@@ -33,7 +33,7 @@ class OrderedNames:
             self._split(index)
 
     def remove(self, name: str) -> None:
-        """Call it only for a name that is there."""
+        """The name must be in the set."""
         index = bisect_left(self._last, name)
         chunk = self._chunks[index]
         del chunk[bisect_left(chunk, name)]
@@ -43,7 +43,7 @@ class OrderedNames:
             del self._chunks[index], self._last[index]
 
     def after(self, name: str, limit: int) -> list[str]:
-        """At most `limit` names, strictly after `name`."""
+        """Returns at most `limit` names strictly after `name`."""
         index = bisect_right(self._last, name)
         if index == len(self._chunks):
             return []

@@ -92,9 +92,9 @@ class DialledNode:
 
     def verify(self, proof: bytes) -> None:
         """Raises NotProven."""
-        said = _decode(proof, DiallerProof)
-        expected = _sign(self._key, _DIALLER, self._dialler_nonce, self._nonce, self._node, said.process)
-        if not self._dialler_nonce or not hmac.compare_digest(said.proof, expected):
+        received = _decode(proof, DiallerProof)
+        expected = _sign(self._key, _DIALLER, self._dialler_nonce, self._nonce, self._node, received.process)
+        if not self._dialler_nonce or not hmac.compare_digest(received.proof, expected):
             raise NotProven("it does not have the key of this ring")
 
 

@@ -1,7 +1,7 @@
 """Merges the reports of a node's processes into the report of the node.
 
-Merging is associative and its order does not matter, but for the order of problems: so the store process may merge some of
-the reports, and a worker may add its own to the result.
+Merging is associative, and commutative except for the order of problems: so the store process may merge some of the reports,
+and a worker may add its own to the result.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,11 +26,11 @@ SUMMED_GAUGES = frozenset(
         "redisx_unregistered_entries",
     }
 )
-"""Gauges of what each process has for itself. All others are of something that the node has once (its streams, journal,
-archive, transactions), or are 1 while something is so in any process: of these the largest counts."""
+"""Gauges of resources that each process has. All others are of a resource that the node has once (its streams, journal,
+archive, transactions), or are 1 while a condition holds in any process: their maximum is used."""
 
 NOTHING = NodeReport(workers=0)
-"""Merged with another report it changes nothing."""
+"""The neutral element of merging."""
 
 
 def merged(reports: Sequence[NodeReport]) -> NodeReport:
@@ -65,19 +65,19 @@ def merged(reports: Sequence[NodeReport]) -> NodeReport:
 
 
 def counters_of(report: NodeReport) -> NodeReport:
-    """What still counts after its process has ended: everything that was counted since the start, so that no counter falls."""
+    """The part that is kept after its process has ended: the counters since the start, so that no counter of the node falls."""
     return NodeReport(
         counts=report.counts, gaps=report.gaps, refusals=report.refusals, latency=report.latency, workers=NOTHING.workers
     )
 
 
 def without_counters(report: NodeReport) -> NodeReport:
-    """The rest of it, which ends with its process."""
+    """The part that ends with its process."""
     return replace(report, counts={}, gaps={}, refusals={}, latency=Latency())
 
 
 def later(one: NodeReport, other: NodeReport) -> NodeReport:
-    """Of two reports with counters of one process the one that was made later: counters only grow."""
+    """The later one of two reports with counters of one process: counters only grow."""
     return max(one, other, key=_counted)
 
 
@@ -91,7 +91,7 @@ def latency_of(observed: Histogram) -> Latency:
     return Latency(tuple(observed.cumulative()), observed.total, p50, p95, p99)
 
 
-# --- whose problem it is ----------------------------------------------------------------------------------------------
+# --- problems ---------------------------------------------------------------------------------------------------------
 
 _OF_WORKER = "worker "
 
@@ -101,9 +101,11 @@ def problem_of(worker: str, problem: str) -> str:
 
 
 def _problems(reports: Sequence[NodeReport]) -> tuple[str, ...]:
-    """Each once. What is a problem of the node is not repeated as that of a worker."""
-    told = dict.fromkeys(chain.from_iterable(report.problems for report in reports))
-    return tuple(problem for problem in told if not (problem.startswith(_OF_WORKER) and problem.partition(": ")[2] in told))
+    """Without duplicates. A problem of the node is not repeated as a problem of a worker."""
+    all_of_them = dict.fromkeys(chain.from_iterable(report.problems for report in reports))
+    return tuple(
+        problem for problem in all_of_them if not (problem.startswith(_OF_WORKER) and problem.partition(": ")[2] in all_of_them)
+    )
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -130,7 +132,7 @@ def _gauges(parts: Iterable[Gauges]) -> dict[str, float]:
 
 
 def _latency(parts: Sequence[Latency]) -> Latency:
-    """By the bounds of all: they are the same in processes of one version, and add up too where they are not."""
+    """Merges by the bounds of all reports, which may differ between processes of different versions."""
     counts: dict[str, int] = {}
     for part in parts:
         below = 0
@@ -138,7 +140,7 @@ def _latency(parts: Sequence[Latency]) -> Latency:
             counts[bound] = counts.get(bound, 0) + running - below
             below = running
     bounds = sorted(float(bound) for bound in counts if bound != "+Inf")
-    if not bounds:  # nothing was ever to be observed
+    if not bounds:  # none of the processes has a histogram
         return Latency()
     observed = Histogram(tuple(bounds))
     observed.counts = [counts[str(bound)] for bound in bounds] + [counts.get("+Inf", 0)]

@@ -1,4 +1,4 @@
-"""Values by the beginnings of keys. A look-up costs as much as the prefixes have different lengths, however many they are."""
+"""Values by key prefix. A lookup costs one dict access for each different length of prefixes."""
 
 from collections.abc import Iterator
 from typing import Generic, TypeVar
@@ -25,7 +25,7 @@ class PrefixTable(Generic[T]):
         self.by_length.setdefault(len(prefix), {})[prefix] = value
 
     def remove(self, prefix: bytes) -> None:
-        """Again, or of one that is not there, is harmless."""
+        """Remove the prefix, if it is there."""
         same = self.by_length.get(len(prefix), {})
         same.pop(prefix, None)
         if not same:

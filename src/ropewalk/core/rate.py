@@ -2,7 +2,7 @@
 
 
 class TokenBucket:
-    """`rate` a second in the long run, `burst` at once. It begins full."""
+    """Allows `rate` per second in the long run, and `burst` at once. Starts full."""
 
     __slots__ = ("_at", "_burst", "_rate", "_tokens")
 
@@ -13,14 +13,14 @@ class TokenBucket:
         self._at = 0.0
 
     def spend(self, tokens: float) -> None:
-        """Take tokens that are not there yet: nothing is allowed until they have come."""
+        """Take tokens in advance: nothing is allowed until they are refilled."""
         self._tokens -= tokens
 
     def is_full(self, now: float) -> bool:
         return self._tokens + (now - self._at) * self._rate >= self._burst
 
     def allow(self, now: float, tokens: float = 1) -> bool:
-        """Take so many tokens if they are there. A clock that steps back gives none and takes none."""
+        """Take so many tokens if there are as many. A clock that steps back refills none."""
         if now > self._at:
             self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
         self._at = now

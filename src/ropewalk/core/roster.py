@@ -1,4 +1,4 @@
-"""Presence sets: which members are in which stream, and which sessions hold them.
+"""Presence sets: the members of each stream, and the sessions that hold them.
 
 Invariant: a member joins with its first sid and leaves with its last one, and each of the two is reported once. What a sid says
 of a member goes with it.
@@ -13,8 +13,8 @@ from ropewalk.core.names import OrderedNames
 from ropewalk.model.errors import LimitReached
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 
-EXPIRED_AT_ONCE = 2000
-"""Sids that one call of `expire` may look at: some milliseconds of work, whatever happened to the clients."""
+MAX_EXPIRED_AT_ONCE = 2000
+"""Sids that one call of `expire` may check: some milliseconds of work, even after a mass disconnect."""
 
 
 class _Seat:
@@ -42,7 +42,7 @@ class _Set:
 
 
 class Roster:
-    """All presence sets. A join, a leave and a page cost a few lookups, however large the set; no call walks all of it."""
+    """All presence sets. The cost of a join, a leave and a page does not depend on the size of the set."""
 
     def __init__(self, max_members: int = 10_000) -> None:
         self._max_members = max_members
@@ -52,16 +52,16 @@ class Roster:
         self.members = 0
 
     def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
-        """Raises `LimitReached`, and then nothing has changed. A detached sid that joins stays detached."""
+        """Raises `LimitReached` without a change. A detached sid that joins stays detached."""
         before = self._held.get(sid, {}).get(stream)
         if before is not None and before != member.id:
             self._check_room(stream, member.id, freed=self._is_alone(stream, before))
-            return [*self._vacate(stream, sid, before), *self._take_seat(stream, sid, member)]
+            return [*self._vacate(stream, sid, before), *self._occupy(stream, sid, member)]
         self._check_room(stream, member.id, freed=False)
-        return list(self._take_seat(stream, sid, member))
+        return list(self._occupy(stream, sid, member))
 
     def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
-        """Harmless when the sid holds nothing there."""
+        """Without effect if the sid holds no member there."""
         return list(self._release(stream, sid)) if stream in self._held.get(sid, {}) else []
 
     def holds(self, sid: str) -> bool:
@@ -72,8 +72,8 @@ class Roster:
             self._detached.set(sid, deadline)
 
     def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
-        """Where the new sid is another member already it stays so; what the old one held there ends with the next `expire`.
-        Returns all that the new sid holds, by stream."""
+        """Move members from the old sid to the new one. If the new sid has another member in a stream already, it keeps that
+        one, and the old sid's member ends with the next `expire`. Returns the new sid's members by stream."""
         if old_sid == new_sid:
             self._detached.discard(old_sid)
         else:
@@ -89,18 +89,18 @@ class Roster:
             self._detached.set(old_sid, 0.0)
 
     def expire(self, now: float) -> list[PresenceEvent]:
-        """End what detached sids held, for those that are due; after a mass departure it takes several calls."""
+        """Remove the members of expired detached sids. After a mass disconnect this takes several calls."""
         return self.end(self.due(now))
 
     def due(self, now: float) -> list[str]:
-        """Take out detached sids whose time is over, for `end`."""
-        return self._detached.due(now, EXPIRED_AT_ONCE)
+        """Returns expired detached sids, for `end`, and no longer tracks them."""
+        return self._detached.due(now, MAX_EXPIRED_AT_ONCE)
 
     def end(self, sids: Collection[str]) -> list[PresenceEvent]:
         return [event for sid in sids for stream in list(self._held[sid]) for event in self._release(stream, sid)]
 
     def page(self, stream: str, after: str, limit: int) -> PresencePage:
-        """At most `limit` members with ids strictly after `after`, in order of id."""
+        """Returns at most `limit` members with ids strictly after `after`, in order of id."""
         members = self._sets.get(stream)
         if members is None:
             return PresencePage(stream, 0)
@@ -109,12 +109,12 @@ class Roster:
         return PresencePage(stream, len(members.seats), found, ids[limit - 1] if len(ids) > limit else None)
 
     def streams(self) -> list[str]:
-        """Those with members."""
+        """The streams with members."""
         return list(self._sets)
 
     def take_out(self, stream: str) -> list[tuple[Member, list[tuple[str, float | None]]]]:
-        """The members of a stream, with the sids that hold each and when those end that are detached; several times where sids
-        say different things of it. No event tells of it: they go on in another store."""
+        """Remove a stream for another store, without events. Returns its members, each with its sids and their deadlines if
+        detached; a member comes several times if its sids have different infos."""
         taken: list[tuple[Member, list[tuple[str, float | None]]]] = []
         for seat in list(self._sets[stream].seats.values()):
             for member, same in groupby(list(seat.sids.items()), itemgetter(1)):
@@ -124,9 +124,9 @@ class Roster:
         return taken
 
     def put_in(self, stream: str, member: Member, holders: Iterable[tuple[str, float | None]]) -> None:
-        """The opposite of `take_out`, for one member, whatever room there is."""
+        """The opposite of `take_out`, for one member. Ignores the limit of members."""
         for sid, deadline in holders:
-            list(self._take_seat(stream, sid, member))
+            list(self._occupy(stream, sid, member))
             if deadline is not None:
                 self._detached.set(sid, deadline)
 
@@ -138,7 +138,7 @@ class Roster:
     def _is_alone(self, stream: str, member_id: str) -> bool:
         return len(self._sets[stream].seats[member_id].sids) == 1
 
-    def _take_seat(self, stream: str, sid: str, member: Member) -> Iterator[PresenceEvent]:
+    def _occupy(self, stream: str, sid: str, member: Member) -> Iterator[PresenceEvent]:
         members = self._sets.setdefault(stream, _Set())
         seat = members.seats.get(member.id)
         if seat is None:
@@ -151,7 +151,7 @@ class Roster:
         self._held.setdefault(sid, {})[stream] = member.id
 
     def _release(self, stream: str, sid: str) -> Iterator[PresenceEvent]:
-        return self._vacate(stream, sid, self._forget_hold(stream, sid))
+        return self._vacate(stream, sid, self._remove_hold(stream, sid))
 
     def _vacate(self, stream: str, sid: str, member_id: str) -> Iterator[PresenceEvent]:
         members = self._sets[stream]
@@ -167,13 +167,13 @@ class Roster:
         yield PresenceEvent("leave", stream, member)
 
     def _hand_over(self, stream: str, member_id: str, old_sid: str, new_sid: str) -> None:
-        self._forget_hold(stream, old_sid)
+        self._remove_hold(stream, old_sid)
         sids = self._sets[stream].seats[member_id].sids
         member = sids.pop(old_sid)
         sids.setdefault(new_sid, member)
         self._held.setdefault(new_sid, {})[stream] = member_id
 
-    def _forget_hold(self, stream: str, sid: str) -> str:
+    def _remove_hold(self, stream: str, sid: str) -> str:
         held = self._held[sid]
         member_id = held.pop(stream)
         if not held:

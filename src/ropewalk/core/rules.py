@@ -1,7 +1,7 @@
 """Finds the rules of a stream.
 
-Invariant: the first pattern that matches the stream's name decides alone. Fields that it leaves out come from the default,
-never from a later pattern. So specific patterns must stand before general ones, as in the settings file.
+Invariant: only the first pattern that matches the stream's name applies. Fields that it omits have the default, never a value
+of a later pattern. So specific patterns must precede general ones in the settings file.
 """
 
 import re
@@ -12,7 +12,7 @@ from functools import lru_cache
 from ropewalk.model.rules import StreamRule, StreamRules
 
 CACHED_STREAMS = 4096
-"""Streams whose answer is remembered. A stream beyond that costs its patterns again, nothing else."""
+"""Streams whose rules are cached. For further streams the patterns are matched again."""
 
 
 class Rulebook:
@@ -22,16 +22,16 @@ class Rulebook:
     """The rules of the stream of that name."""
 
     keeps_history: Callable[[str], bool]
-    """Whether the stream of that name keeps any history."""
+    """True if the stream of that name keeps any history."""
 
     keeps_all: bool
-    """Every stream does."""
+    """True if every stream keeps history."""
 
     def __init__(self, default: StreamRules, rules: Sequence[StreamRule] = ()) -> None:
         self.replace(default, rules)
 
     def replace(self, default: StreamRules, rules: Sequence[StreamRule] = ()) -> None:
-        """Other rules from now on. Whoever remembers what it was told before has to ask again."""
+        """Replace the rules. Callers that keep rules of a stream must look them up again."""
         self._default = default
         self._patterns = [(re.compile(translate(rule.pattern)), _merged(default, rule)) for rule in rules]
         self.of = lru_cache(maxsize=CACHED_STREAMS)(self._match)

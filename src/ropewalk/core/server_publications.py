@@ -1,6 +1,6 @@
-"""Publications that the server makes by itself: presence events and whispers.
+"""Publications of the server: presence events and whispers.
 
-They are messages like any other: clients of every protocol get the same payload. Keys that begin with `$` are the server's own.
+Clients of every protocol get the same payload. Keys that begin with `$` are reserved for the server.
 """
 
 import msgspec
@@ -17,7 +17,7 @@ WHISPER_KEY = "$whisper"
 
 
 def presence_publication(event: PresenceEvent) -> Publication:
-    """How others hear of a join or a leave."""
+    """The message for a join or a leave."""
     member = event.member
     info = {"info": Raw(member.info)} if member.info and event.type == "join" else {}
     payload = encode({"type": event.type, **info, "id": member.id})
@@ -25,16 +25,16 @@ def presence_publication(event: PresenceEvent) -> Publication:
 
 
 def whisper_publication(stream: str, payload: bytes, sid: str, sender: str) -> Publication:
-    """As the client said it. Where the application has said who the client is, marked as a whisper of that `sender`: JSON
-    text; what is no JSON counts as a string. The mark is inside the message, because libraries of Action Cable hand that to
-    their users and nothing beside it."""
+    """The client's payload. If the application has identified the client, it is marked as a whisper of that `sender`, JSON
+    text; other text counts as a string. The mark is inside the message, because libraries for Action Cable pass nothing else
+    to their users."""
     if not sender:
         return Publication(stream, payload, exclude_socket=sid, transient=True)
-    marked = encode({WHISPER_KEY: Raw(payload), "from": _value(sender)})
+    marked = encode({WHISPER_KEY: Raw(payload), "from": _decode(sender)})
     return Publication(stream, marked, exclude_socket=sid, broadcast_type=WHISPER, transient=True)
 
 
-def _value(text: str) -> object:
+def _decode(text: str) -> object:
     try:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""The checked form in which staged rows wait: groups of publications, each group small enough for one step of the broker.
+"""The stored form of staged rows, after validation: groups of publications, each small enough for one step of the broker.
 
-It holds only what a publisher said. Who the producer is and which sequence a row has, its batch decides.
+It contains the publisher's fields only. The batch decides the producer and the sequence of a row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from ropewalk.model.messages import Publication
 
 GROUP_ROWS = 200
 GROUP_BYTES = 256 * 1024
-"""A group is registered and fanned out in one step, so that these bound how long live traffic waits for it."""
+"""A group is registered and fanned out in one step. Bounds the delay of live traffic."""
 
 _LENGTH_BYTES = 4
 
@@ -38,7 +38,7 @@ def encode_group(rows: Sequence[Publication]) -> bytes:
 
 
 def groups_of(data: bytes, producer: str, first: int) -> Iterator[list[Publication]]:
-    """The groups of a piece, in order; `first` is the sequence of its first row. The data must be as it was encoded."""
+    """The groups of a piece, in order. `first` is the sequence of its first row. The data must be undamaged."""
     view, at = memoryview(data), 0
     while at < len(data):
         start = at + _LENGTH_BYTES

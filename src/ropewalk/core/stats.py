@@ -1,4 +1,4 @@
-"""The counters of a node. Plain integers on the hot path; exporters read them when they are asked."""
+"""The counters of a node. Plain integers on the hot path; exporters read them on request."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -8,7 +8,7 @@ LATENCY_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 
 
 class Histogram:
-    """Counts of observations by upper bound, the last bucket being everything above."""
+    """Counts of observations by upper bound. The last bucket has no bound."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -22,7 +22,7 @@ class Histogram:
         self.total += value * count
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """(upper bound as text, observations at or below it), ending with "+Inf"."""
+        """Returns (upper bound as text, observations at or below it), ending with "+Inf"."""
         answer, running = [], 0
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             running += count
@@ -30,7 +30,7 @@ class Histogram:
         return answer
 
     def quantile(self, share: float) -> float:
-        """The upper bound of the bucket that holds it; the last bound for what is above all bounds, 0 for nothing."""
+        """The upper bound of the quantile's bucket; the last bound if it is above all bounds, 0 without observations."""
         rank, running = share * sum(self.counts), 0
         for bound, count in zip(self.bounds, self.counts, strict=False):
             running += count
@@ -77,7 +77,7 @@ class Stats:
         return {name: value for name, value in values if isinstance(value, int)}
 
     def refused(self) -> dict[str, int]:
-        """Everything that was turned away, by reason: `refusals`, and the kinds that have a counter of their own."""
+        """All refusals by reason: `refusals`, and those that have a counter of their own."""
         return {
             **self.refusals,
             "auth": self.auth_failures,

@@ -1,6 +1,6 @@
-"""The ledger of transactions: what each application staged, decided and finished, and what may still happen.
+"""The ledger of transactions: the staged, decided and finished batches of each application.
 
-Invariant: a batch is decided once, only above the last finished one, and only when every piece of its winners is there.
+Invariant: a batch is decided once, only above the last finished one, and only when all pieces of its winners are staged.
 """
 
 import re
@@ -12,8 +12,8 @@ from ropewalk.model.transactions import AppRecord, Decision, StagedPiece, Stagin
 MAX_BATCH = 2**31 - 1
 """Above it a row's sequence, batch << 32 | index, would not fit into 63 bits."""
 
-LEAST_COST = 4096
-"""A tiny piece still takes a block of the disk, and counts as one."""
+MIN_COST_BYTES = 4096
+"""A tiny piece still takes a disk block, and counts as one."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
@@ -28,12 +28,12 @@ def checked_name(name: str, what: str) -> str:
 
 
 def sequence_of(batch: int, index: int) -> int:
-    """The sequence of a batch's row, the same however often the batch is published."""
+    """The sequence of a batch's row, the same for every attempt to publish the batch."""
     return batch << 32 | index
 
 
 def cost(piece: StagedPiece) -> int:
-    return max(piece.size, LEAST_COST)
+    return max(piece.size, MIN_COST_BYTES)
 
 
 class _Batch:
@@ -61,17 +61,17 @@ class _App:
 
 
 class TransactionLedger:
-    """Every application by name. It decides and remembers; files and publishing follow what it says."""
+    """All applications by name. It decides; the caller writes the files and publishes."""
 
     def __init__(self, limits: StagingLimits) -> None:
         self._limits = limits
         self._apps: dict[str, _App] = {}
         self.cost = 0
 
-    # --- what is known ------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     def restore(self, record: AppRecord, now: float) -> list[tuple[int, list[StagedPiece]]]:
-        """Take over what was kept. Returns what cannot be used any more: pieces behind a hole, by batch."""
+        """Restore an application's record. Returns unusable pieces by batch: those after a missing one."""
         app = self._apps[record.app] = _App(record.last, record.decided)
         unusable: list[tuple[int, list[StagedPiece]]] = []
         for number, pieces in record.staged.items():
@@ -92,7 +92,7 @@ class TransactionLedger:
         return [name for name, app in self._apps.items() if app.decided is not None]
 
     def settled(self, app: str, batch: int) -> bool:
-        """Whether it is too late to stage or to decide: the batch, or one above it, is decided or finished."""
+        """True if it is too late to stage or to decide: the batch, or a later one, is decided or finished."""
         known = self._apps.get(app)
         return known is not None and known.settled(batch)
 
@@ -107,45 +107,45 @@ class TransactionLedger:
         app = self._apps.get(name)
         if app is None:
             if len(self._apps) >= self._limits.max_apps:
-                raise LimitReached(f"{self._limits.max_apps} applications are known already")
+                raise LimitReached(f"the limit of {self._limits.max_apps} applications is reached")
             app = self._apps[name] = _App()
         return app
 
     # --- staging ------------------------------------------------------------------------------------------------------
 
     def make_room(self, name: str, batch: int, piece: StagedPiece, now: float) -> list[tuple[str, int]]:
-        """Check that the piece may be staged. Returns batches that were given up for it: remove what they hold."""
+        """Check that the piece may be staged. Returns batches that were discarded for it: remove their files."""
         app = self._app(name)
-        self._check_turn(app, batch, piece)
-        given_up = [(name, number) for number in self._oldest_above_the_number(app, batch)]
+        self._check_order(app, batch, piece)
+        discarded = [(name, number) for number in self._discard_surplus(app, batch)]
         self._check_size(app, piece)
-        given_up += self._abandoned(name, batch, cost(piece), now)
+        discarded += self._discard_idle(name, batch, cost(piece), now)
         if self.cost + cost(piece) > self._limits.max_bytes:
-            raise LimitReached(f"{self._limits.max_bytes} bytes are staged already; commit or try again later")
-        return given_up
+            raise LimitReached(f"the limit of {self._limits.max_bytes} staged bytes is reached; commit or retry later")
+        return discarded
 
-    def _check_turn(self, app: _App, number: int, piece: StagedPiece) -> None:
+    def _check_order(self, app: _App, number: int, piece: StagedPiece) -> None:
         batch = app.open.get(number)
-        there = len(batch.attempts.get((piece.part, piece.attempt), ())) if batch else 0
-        if piece.seq > there:
-            raise Conflict(f"pieces of an attempt come in order: seq {there} is next, not {piece.seq}")
+        next_seq = len(batch.attempts.get((piece.part, piece.attempt), ())) if batch else 0
+        if piece.seq > next_seq:
+            raise Conflict(f"pieces of an attempt must be staged in order: seq {next_seq} is next, not {piece.seq}")
 
     def _check_size(self, app: _App, piece: StagedPiece) -> None:
         if app.cost() + cost(piece) > self._limits.max_app_bytes:
             raise LimitReached(f"an application may have {self._limits.max_app_bytes} bytes staged at once")
 
-    def _oldest_above_the_number(self, app: _App, batch: int) -> list[int]:
-        """Batches of the application itself that the one more makes too many. The newest stay, and so does the one at hand."""
+    def _discard_surplus(self, app: _App, batch: int) -> list[int]:
+        """Discard the application's oldest batches if this new one exceeds their limit."""
         if batch in app.open:
             return []
         surplus = len(app.open) + 1 - self._limits.max_open_batches
         oldest = sorted(number for number in app.open if not app.settled(number))[: max(0, surplus)]
         for number in oldest:
-            self._forget(app, number)
+            self._remove(app, number)
         return oldest
 
-    def _abandoned(self, name: str, batch: int, needed: int, now: float) -> list[tuple[str, int]]:
-        """As many batches that nobody touched for long as make enough room, longest untouched first."""
+    def _discard_idle(self, name: str, batch: int, needed: int, now: float) -> list[tuple[str, int]]:
+        """Discard as many idle batches as make enough room, longest idle first."""
         if self.cost + needed <= self._limits.max_bytes:
             return []
         idle = sorted(
@@ -154,18 +154,18 @@ class TransactionLedger:
             for number, held in app.open.items()
             if not app.settled(number) and (owner, number) != (name, batch) and held.touched + self._limits.idle_timeout <= now
         )
-        given_up: list[tuple[str, int]] = []
+        discarded: list[tuple[str, int]] = []
         for _, owner, number in idle:
             if self.cost + needed <= self._limits.max_bytes:
                 break
-            self._forget(self._apps[owner], number)
-            given_up.append((owner, number))
-        return given_up
+            self._remove(self._apps[owner], number)
+            discarded.append((owner, number))
+        return discarded
 
     def place(self, name: str, number: int, piece: StagedPiece, now: float) -> tuple[bool, list[StagedPiece]]:
-        """The piece is written. Returns whether it counts, and which pieces do not (any more): remove them.
+        """Record a written piece. Returns whether it is accepted, and obsolete pieces to remove.
 
-        A piece begins its attempt anew from there: an attempt of the same number that ran before a restart may have had more.
+        A piece replaces all later ones of its attempt: an attempt of the same number before a restart may have had more.
         """
         app = self._apps[name]
         if app.settled(number):
@@ -199,7 +199,7 @@ class TransactionLedger:
             batch.cost += amount
             self.cost += amount
 
-    def _forget(self, app: _App, number: int) -> None:
+    def _remove(self, app: _App, number: int) -> None:
         batch = app.open.pop(number, None)
         if batch is not None:
             self.cost -= batch.cost
@@ -207,7 +207,7 @@ class TransactionLedger:
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def decide(self, name: str, number: int, winners: Mapping[int, int], counts: Mapping[int, int]) -> Decision:
-        """The winners' pieces, in order. `counts` says of some parts how many pieces they have; others have at least one."""
+        """Returns the winners' pieces, in order. `counts` has the number of pieces of some parts; others have at least one."""
         app = self._app(name)
         batch = app.open.get(number)
         attempts: StagedAttempts = batch.attempts if batch else {}
@@ -217,30 +217,30 @@ class TransactionLedger:
             if not _complete(attempts.get((part, attempt), []), counts.get(part))
         ]
         if missing:
-            raise Conflict("what the commit names is not staged", missing)
+            raise Conflict("the commit names parts that are not staged", missing)
         chosen = sorted(piece for part, attempt in winners.items() for piece in attempts.get((part, attempt), ()))
         app.decided = Decision(number, tuple(chosen))
         return app.decided
 
     def undecide(self, name: str) -> None:
-        """The decision could not be made durable, so it was none."""
+        """Revoke a decision that could not be made durable."""
         self._apps[name].decided = None
 
     def lose(self, name: str, number: int, broken: list[StagedPiece]) -> None:
-        """These pieces were not as they had been written: their attempts are to be staged again."""
+        """Remove the attempts of damaged pieces: they must be staged again."""
         batch = self._apps[name].open[number]
         for piece in broken:
             pieces = batch.attempts.pop((piece.part, piece.attempt), [])
             self._charge(batch, -sum(cost(old) for old in pieces))
 
     def finish(self, name: str) -> int:
-        """All of the decided batch is published. What was staged at or below it is of no use any more."""
+        """Record that the decided batch is published. Removes staged batches up to it."""
         app = self._apps[name]
         assert app.decided is not None
         app.last = app.decided.batch
         app.decided = None
         for number in [number for number in app.open if number <= app.last]:
-            self._forget(app, number)
+            self._remove(app, number)
         return app.last
 
 

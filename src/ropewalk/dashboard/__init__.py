@@ -1,1 +1,1 @@
-"""The window: pages that show the node, which they see through ports only."""
+"""The demo page."""

@@ -1,6 +1,6 @@
-"""The demo page: a chat that survives a cut connection, as static files.
+"""The demo page: a chat that survives a lost connection, as static files.
 
-Everything is read once, at construction; a request only hands out bytes. The page may talk to nobody but this server.
+The files are read once, at construction. The page can connect to this server only.
 """
 
 from html import escape
@@ -18,7 +18,7 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # The files change with the server's version and are small, so nobody should see last version's script with this one's page.
+    # The files are small and change with the server's version: a browser must not combine files of two versions.
     "Cache-Control": "no-cache",
 }
 
@@ -29,25 +29,28 @@ ASSETS = ("demo.css", "demo.js", "cable.js", "messages.js", "publisher.js", "rep
 
 
 class DemoPage:
-    """The routes of `/demo`. Tell it where the WebSocket and the publish endpoint are, if they are not in their usual places.
+    """The routes of `/demo`.
 
-    `root`: `/` leads there, too.
+    Args:
+        cable_path: the WebSocket endpoint.
+        publish_path: the publish endpoint.
+        root: whether `/` redirects to the page.
     """
 
     def __init__(self, cable_path: str = "/cable", publish_path: str = "/api/publish", root: bool = True) -> None:
         self._root = root
         places = {"{{cable_path}}": cable_path, "{{publish_path}}": publish_path}
-        self._page = _filled(_read(PAGE), places)
+        self._page = _fill(_read(PAGE), places)
         self._assets = {name: _read(name) for name in ASSETS}
 
     def routes(self) -> list[web.RouteDef]:
-        page = _answer(PAGE, self._page)
-        assets = [web.get(f"/demo/{name}", _answer(name, body)) for name, body in self._assets.items()]
+        page = _handler(PAGE, self._page)
+        assets = [web.get(f"/demo/{name}", _handler(name, body)) for name, body in self._assets.items()]
         routes = [web.get("/demo", page), web.get("/demo/", page), *assets]
-        return [web.get("/", _to_the_page), *routes] if self._root else routes
+        return [web.get("/", _redirect), *routes] if self._root else routes
 
 
-async def _to_the_page(_request: web.Request) -> web.Response:
+async def _redirect(_request: web.Request) -> web.Response:
     return web.Response(status=302, headers={"Location": "/demo", **SECURITY_HEADERS})
 
 
@@ -55,17 +58,17 @@ def _read(name: str) -> bytes:
     return files("ropewalk.dashboard").joinpath("static", name).read_bytes()
 
 
-def _filled(template: bytes, places: dict[str, str]) -> bytes:
+def _fill(template: bytes, places: dict[str, str]) -> bytes:
     text = template.decode()
     for mark, value in places.items():
         text = text.replace(mark, escape(value, quote=True))
     return text.encode()
 
 
-def _answer(name: str, body: bytes) -> Handler:
+def _handler(name: str, body: bytes) -> Handler:
     content_type = CONTENT_TYPES[name.rpartition(".")[2]]
 
-    async def answer(_request: web.Request) -> web.Response:
+    async def handle(_request: web.Request) -> web.Response:
         return web.Response(body=body, content_type=content_type, charset="utf-8", headers=SECURITY_HEADERS)
 
-    return answer
+    return handle

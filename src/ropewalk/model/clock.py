@@ -1,6 +1,6 @@
-"""Where the time comes from."""
+"""The type of clocks."""
 
 from collections.abc import Callable
 
 Clock = Callable[[], float]
-"""UNIX seconds. Passed in everywhere, so that tests own the time."""
+"""Returns UNIX seconds. Passed in everywhere, so that tests control the time."""

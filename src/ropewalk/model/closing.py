@@ -11,9 +11,12 @@ from ropewalk.model.sessions import SessionTaken
 
 
 class Closing(Struct, frozen=True):
-    """`reason` is sent in a `disconnect` message ("" sends none); `reconnect` tells the client whether to come back.
+    """How a connection is closed.
 
-    `reconnect_in`: after how many milliseconds; only for clients that asked to be told.
+    Args:
+        reason: sent in a `disconnect` message; "" sends none.
+        reconnect: whether the client should reconnect.
+        reconnect_in: milliseconds until then, for clients that requested it.
     """
 
     reason: str

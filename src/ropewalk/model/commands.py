@@ -15,8 +15,7 @@ class Subscribe(Struct, frozen=True):
 
 
 class SubscribePrefix(Struct, frozen=True):
-    """To everything new on all streams whose key begins with `prefix`, which has a name as a stream has. `refused`: what the
-    protocol has against it."""
+    """Subscribe to new messages of all streams with the key prefix `prefix`. `refused`: the protocol's reason to refuse it."""
 
     identifier: str
     name: str
@@ -41,8 +40,8 @@ class History(Struct, frozen=True):
 
 
 class ReadHistory(Struct, frozen=True):
-    """At most `limit` messages that are kept after a position, without a subscription. Without an epoch the position is one of
-    whichever the stream is in."""
+    """Read at most `limit` kept messages after a position, without a subscription. A position without an epoch is one of the
+    stream's current epoch."""
 
     identifier: str
     after: Position
@@ -55,7 +54,7 @@ class Whisper(Struct, frozen=True):
 
 
 class Presence(Struct, frozen=True):
-    """`after`: list members with ids after this one, where an answer was too long for all of them."""
+    """`after`: list members with ids after this one, if they do not fit into one answer."""
 
     identifier: str
     return_records: bool = True
@@ -80,7 +79,7 @@ class Pong(Struct, frozen=True):
 
 
 class Unusable(Struct, frozen=True):
-    """A well-formed object that asks for nothing we can do: counted and logged, no reply, the connection stays."""
+    """A well-formed command that is unknown or incomplete: counted and logged, without a reply; the connection stays."""
 
     reason: str
 

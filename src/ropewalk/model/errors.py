@@ -1,27 +1,27 @@
-"""The tree of errors. Who erred is in the type.
+"""The tree of errors: the type distinguishes errors of the client from those of the server.
 
 RopewalkError
-├── ClientError               they erred: they get a clear answer, nobody else notices
+├── ClientError               the client's error: it gets a clear response, others are not affected
 │   ├── MalformedFrame        closes the connection with `code`
 │   ├── MalformedPublication  422; `index` is its place in the batch
 │   ├── BadRequest            400: a query that cannot be read
-│   │   ├── BadBody           a body that is not what its headers say
+│   │   ├── BadBody           a body that does not match its headers
 │   │   └── TooDeep           JSON that is nested too deeply
-│   ├── LateBody              408: a body that was not sent whole in time
-│   ├── UnsupportedEncoding   415: a Content-Encoding that is not understood
-│   ├── Conflict              409: it does not fit what was done before; `missing` is what it lacks
-│   │   └── PartitionChanged  a stream has one partition key as long as it exists
-│   │       └── PartitionNotInName  on a ring it follows from the name
+│   ├── LateBody              408: a body that was not complete in time
+│   ├── UnsupportedEncoding   415: an unsupported Content-Encoding
+│   ├── Conflict              409: conflicts with earlier requests; `missing` lists what it lacks
+│   │   └── PartitionChanged  a stream keeps its partition key as long as it exists
+│   │       └── PartitionNotInName  on a ring the key follows from the name
 │   ├── TooLarge              413, or close code 1009
-│   ├── LimitReached          a set bounded by the settings is full: the one more is refused
+│   ├── LimitReached          a set that the settings limit is full
 │   └── UserMistake           a wrong flag, file or argument; the command line prints it without a traceback
-└── ServerError               we erred
-    ├── ApplicationError      the application was asked and failed
+└── ServerError               the server's error
+    ├── ApplicationError      the application failed
     └── Unavailable           a dependency is down: 503
         ├── NameTaken         another process is this node of the ring
         ├── NotProven         the other end of a ring link does not prove the ring's key
-        ├── Moved             it is another node's now: nothing happened, ask there
-        └── Unanswered        it was asked, and whether it heard is not known
+        ├── Moved             another node holds the shard: nothing happened, retry there
+        └── Unanswered        timeout: whether the dependency processed the request is unknown
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class RopewalkError(Exception):
 
 
 class ClientError(RopewalkError):
-    """A mistake of the client or user. `refusal`: the reason it is counted under, if it is counted."""
+    """A mistake of the client or user. `refusal`: the reason under which it is counted, if any."""
 
     refusal: Refusal | None = None
 
@@ -52,7 +52,7 @@ class MalformedFrame(ClientError):
 
 
 class MalformedPublication(ClientError):
-    """A publication that cannot be registered, and which one of its batch it is."""
+    """A publication that cannot be registered. `index`: its place in the batch."""
 
     def __init__(self, reason: str, index: int = 0, refusal: Refusal | None = None) -> None:
         super().__init__(reason)
@@ -66,19 +66,19 @@ class BadRequest(ClientError):
 
 
 class BadBody(BadRequest):
-    """A request body that cannot be inflated as its headers say."""
+    """A request body that cannot be decompressed by its headers."""
 
 
 class LateBody(ClientError):
-    """A request body that did not come in time."""
+    """A request body that was not complete in time."""
 
 
 class UnsupportedEncoding(ClientError):
-    """A request body in a compression that is not understood."""
+    """A request body in an unsupported compression."""
 
 
 class TooDeep(BadRequest):
-    """JSON that is nested more deeply than any endpoint takes."""
+    """JSON that is nested deeper than the limit of all endpoints."""
 
     refusal = Refusal.NESTING
 
@@ -87,7 +87,7 @@ class TooDeep(BadRequest):
 
 
 class Conflict(ClientError):
-    """What is asked for does not follow from what was done before it."""
+    """The request conflicts with earlier ones."""
 
     def __init__(self, reason: str, missing: Sequence[Mapping[str, int]] = ()) -> None:
         super().__init__(reason)
@@ -95,7 +95,7 @@ class Conflict(ClientError):
 
 
 class PartitionChanged(Conflict):
-    """A publication names another partition key than the one that its stream has."""
+    """A publication has another partition key than its stream."""
 
     def __init__(self, stream: str, named: str, kept: str) -> None:
         super().__init__(f"the stream {stream!r} has the partition key {kept!r}, which cannot become {named!r}")
@@ -105,52 +105,52 @@ class PartitionChanged(Conflict):
 
 
 class PartitionNotInName(PartitionChanged):
-    """A publication names another partition key than the one that follows from the name of its stream, on a ring."""
+    """On a ring a publication has another partition key than the one in its stream's name."""
 
     def __str__(self) -> str:
         return (
-            f"on a ring the partition key of a stream follows from its name, and that of {self.stream!r} is {self.kept!r}: for"
-            f" {self.named!r} the name needs it in braces, such as {f'{{{self.named}}}/{self.stream}'!r}"
+            f"on a ring the stream's name decides the partition key, which is {self.kept!r} for {self.stream!r}: for"
+            f" {self.named!r} put it into the name in braces, such as {f'{{{self.named}}}/{self.stream}'!r}"
         )
 
 
 class TooLarge(ClientError):
-    """More bytes than the settings allow."""
+    """Larger than the settings allow."""
 
 
 class LimitReached(ClientError):
-    """One more than the settings allow."""
+    """A set that the settings limit is full."""
 
 
 class UserMistake(ClientError):
-    """Something the person at the command line can put right; the text says how."""
+    """A mistake that the user can correct; the text explains how."""
 
 
 class ServerError(RopewalkError):
-    """Our mistake, or that of something we depend on. `reply`: what the client hears whose action failed by it, if anything."""
+    """An error of the server or of a dependency. `reply`: the reply to the client whose action failed, if any."""
 
     reply: Reply | None = None
 
 
 class ApplicationError(ServerError):
-    """The application behind the server answered with an error, or with what cannot be read."""
+    """The application responded with an error, or with an invalid response."""
 
 
 class Unavailable(ServerError):
-    """A dependency cannot be reached now."""
+    """A dependency cannot be reached."""
 
 
 class NameTaken(Unavailable):
-    """Another process lives that is the same node of the ring."""
+    """Another live process is the same node of the ring."""
 
 
 class NotProven(Unavailable):
-    """The other end of a link between ring nodes has not proved that it has the key of the ring."""
+    """The other end of a ring link has not proved that it has the key of the ring."""
 
 
 class Moved(Unavailable):
-    """A node of a ring was asked that does not hold the shard. Nothing has happened."""
+    """The ring node does not hold the shard. Nothing has happened."""
 
 
 class Unanswered(Unavailable):
-    """A dependency was asked and gave no answer in time: it may have done what it was asked for, or may do it yet."""
+    """Timeout of a request to a dependency, which may have processed it or may still do so."""

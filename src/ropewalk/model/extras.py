@@ -1,6 +1,6 @@
-"""The command that installs an extra. Error messages and docs get it from here, so that there is one place to change.
+"""The command that installs an extra, for error messages; docs/install.md explains it.
 
-docs/install.md says the same at length. The one file of `make dist` cannot be added to: its errors say so.
+Extras cannot be added to the standalone binary of `make dist`: its errors suggest an installation instead.
 """
 
 import sys
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def one_file() -> Path | None:
-    """Where the one file has unpacked what it carries, when that is what runs."""
+    """The directory of the unpacked files in the standalone binary, else None."""
     place = getattr(sys, "_MEIPASS", None)
     return Path(place) if getattr(sys, "frozen", False) and place else None
 
 
 def install(*extras: str) -> str:
-    """The command that brings these extras."""
+    """Returns the command that installs these extras."""
     command = f"pip install '.[{','.join(extras)}]' (in a clone of Ropewalk)"
-    return f"this one file does not carry it; use a Ropewalk installed with {command} instead" if one_file() else command
+    return f"the standalone binary does not include it; use {command} instead" if one_file() else command

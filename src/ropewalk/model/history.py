@@ -20,31 +20,31 @@ MAX_ANSWER_MESSAGES = ANSWER_BYTES // MESSAGE_BYTES + 1
 _payload = attrgetter("payload")
 
 Tip = tuple[str, Position]
-"""A stream and how far it had come."""
+"""A stream and its last position."""
 
 
 class GapReason(StrEnum):
-    """Why a piece of a stream cannot be delivered. Sent to clients as `reason` of `reject_history`."""
+    """Why messages of a stream cannot be delivered. Sent to clients as `reason` of `reject_history`."""
 
-    TRIMMED = "trimmed"  # the wanted offset left the hot history
-    PARTIAL = "partial"  # the answer reached its bound; what follows can be asked for
-    EPOCH_CHANGED = "epoch_changed"  # the stream's past was lost and its offsets began anew
-    AHEAD = "ahead"  # the client knows an offset that was never given in this epoch
-    UNCLAIMED = "unclaimed"  # a restored session did not ask for its history within the resume timeout
+    TRIMMED = "trimmed"  # the requested offset is no longer kept
+    PARTIAL = "partial"  # the answer reached its limit; the rest can be requested
+    EPOCH_CHANGED = "epoch_changed"  # the stream's past was lost and its offsets restarted
+    AHEAD = "ahead"  # the client has an offset that was never assigned in this epoch
+    UNCLAIMED = "unclaimed"  # a restored session did not request its history within the resume timeout
     DROPPED = "dropped"  # the connection was too slow, and its stream's rule skips to the newest
 
 
 class HistoryRequest(Struct, frozen=True):
-    """`streams` are the positions a client has; `since` (UNIX seconds) serves the streams it has no position of."""
+    """`streams` are the client's positions; `since` (UNIX seconds) applies to streams without one."""
 
     since: float | None = None
     streams: dict[str, Position] = {}
 
 
 class Replay(Struct, frozen=True):
-    """The messages after the asked position, up to `tip`, without a hole. `epoch` and `tip` are where live goes on.
+    """The messages after the requested position, up to `tip`, without a hole. Live delivery continues at `epoch` and `tip`.
 
-    `more`: the answer reached `ANSWER_BYTES`. Ask from its last message for what follows.
+    `more`: the answer reached `ANSWER_BYTES`. Request the rest from its last message.
     """
 
     stream: str
@@ -55,14 +55,16 @@ class Replay(Struct, frozen=True):
 
 
 class Gap(Struct, frozen=True):
-    """A replay that does not join up. `oldest`: first offset still kept after the gap (tip + 1 when none is).
+    """Messages are missing after the requested position.
 
-    Without an epoch it gives no position, and `oldest` and `tip` mean nothing: either the store does not know the stream now
+    Without an epoch it has no position, and `oldest` and `tip` have no meaning: either the store does not know the stream
     (EPOCH_CHANGED, UNCLAIMED), or messages without a position may be missing (TRIMMED, DROPPED). The client keeps its
     position: the answer to a request from there reports whether messages are missing.
 
-    `messages` are what there is between the asked position and the gap; with PARTIAL there is no hole behind them.
-    `rest` is what follows the gap, from `oldest` on; None where nothing is kept, or where it has to be asked for (PARTIAL).
+    Args:
+        oldest: the first offset that is kept after the gap; tip + 1 if there is none.
+        messages: between the requested position and the gap. With PARTIAL no message is missing after them.
+        rest: what follows the gap, from `oldest` on; None if nothing is kept, or if it must be requested (PARTIAL).
     """
 
     stream: str
@@ -80,7 +82,7 @@ class Gap(Struct, frozen=True):
 
 
 def steps(answer: Replay | Gap) -> list[Replay | Gap]:
-    """An answer piece by piece: up to the first gap, between two gaps, after the last one. Ignore the `rest` of each."""
+    """The parts of an answer: up to the first gap, between two gaps, after the last one. Ignore the `rest` of each."""
     pieces = [answer]
     while isinstance(answer, Gap) and answer.rest is not None:
         answer = answer.rest
@@ -128,7 +130,7 @@ def first_answer(messages: Iterable[Registered]) -> tuple[tuple[Registered, ...]
 
 
 class StreamSummary(Struct, frozen=True):
-    """One stream as the REST listing shows it."""
+    """A stream in the REST listing."""
 
     stream: str
     epoch: str
@@ -138,8 +140,8 @@ class StreamSummary(Struct, frozen=True):
 
 
 class HistoryPage(Struct, frozen=True):
-    """A piece of history for readers that page, of at most `ANSWER_BYTES`. `next_offset` is the offset to ask after next, None
-    at the end."""
+    """A page of history, of at most `ANSWER_BYTES`. `next_offset`: the offset after which the next page begins, None at the
+    end."""
 
     stream: str
     epoch: str
@@ -150,8 +152,12 @@ class HistoryPage(Struct, frozen=True):
 
 
 class HistoryPart(Struct, frozen=True):
-    """The answer to a client that reads without a subscription. What it asks for next begins after `last`; at the tip it has
-    everything. `reason`: why this does not follow the position that was asked for."""
+    """The answer to a client that reads without a subscription.
+
+    Args:
+        last: the next request begins after it; at `tip` nothing is left.
+        reason: why the messages do not follow the requested position.
+    """
 
     epoch: str
     oldest: int
@@ -162,7 +168,7 @@ class HistoryPart(Struct, frozen=True):
 
 
 class ColdPiece(Struct, frozen=True):
-    """What the archive has of a range, in order. `more`: it was cut at a bound, and goes on after its last message."""
+    """Archived messages of a range, in order. `more`: a limit was reached, and the range continues after the last message."""
 
     messages: tuple[Registered, ...] = ()
     more: bool = False

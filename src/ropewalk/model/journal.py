@@ -1,6 +1,6 @@
 """The journal: its columns, the kinds of its rows, generations of positions, and the marks of readers.
 
-Each of them is declared here and nowhere else: the Arrow and Spark schemas, the archive's columns and the page
+This is their only declaration: the Arrow and Spark schemas, the archive's columns and the page
 `docs/reference/journal-rows.md` derive from it. The order of the columns is the one on disk.
 """
 
@@ -13,19 +13,19 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 GENERATION_BITS = 40
-"""The number of a generation is stored above the lowest 40 bits of its positions. So each begins above all positions of the
-one before."""
+"""A position has the number of its generation above its lowest 40 bits. So a generation begins above all positions of the
+previous one."""
 
 GENERATION_SIZE = 1 << GENERATION_BITS
 """Every generation of a shard begins at a multiple of this."""
 
 
 DURABILITIES = ("memory", "journal", "fsync")
-"""When rows are acknowledged: at once, once they are written, or once they are on the disk."""
+"""When rows are acknowledged: at once, when they are written, or when they are on disk."""
 
 
 class RowKind(StrEnum):
-    """What a row tells. `meaning` is for the reference page."""
+    """The kind of a row. `meaning` is for the reference page."""
 
     meaning: str
 
@@ -37,20 +37,20 @@ class RowKind(StrEnum):
 
     PUBLISH = "publish", "a message was registered"
     CONNECTED = "connected", "a new session"
-    RESTORED = "restored", "a session came back under a new sid; the whole session, and its `former` sid"
-    ALIVE = "alive", "the whole session again, after its changes had become longer than that"
-    CHANGED = "changed", "what the application keeps with the session or with a subscription has changed"
+    RESTORED = "restored", "a session was resumed under a new sid; the full session, and its `former` sid"
+    ALIVE = "alive", "the full session again, after its changes had become longer than that"
+    CHANGED = "changed", "the application's state of the session or of a subscription has changed"
     DISCONNECTED = (
         "disconnected",
-        "the connection is gone; `kept` if the session can be resumed. A second one, without `kept`, if a remote disconnect "
-        "ended it while it was away",
+        "the connection is gone; `kept` if the session can be resumed. A second row, without `kept`, if a remote disconnect "
+        "ended it while it was disconnected",
     )
-    ENDED = "ended", "the session is over: it cannot be resumed, and the application has been told"
-    REVOKED = "revoked", "a remote disconnect came; its key is the identifier it names"
+    ENDED = "ended", "the session has ended: it cannot be resumed, and its end was reported to the application"
+    REVOKED = "revoked", "a remote disconnect; its key is the connection identifier"
     SUBSCRIBED = "subscribed", "a subscription began"
     UNSUBSCRIBED = "unsubscribed", "a subscription ended"
-    JOINED = "joined", "a member came to a presence set"
-    LEFT = "left", "a member left a presence set. Without a `sid`: its time was over"
+    JOINED = "joined", "a member joined a presence set"
+    LEFT = "left", "a member left a presence set. Without a `sid`: its presence TTL ended"
 
 
 class ColumnType(StrEnum):
@@ -63,8 +63,7 @@ class ColumnType(StrEnum):
 
 
 class Column(Struct, frozen=True):
-    """A column of the journal. One that is not required is null in rows that have nothing for it. `sent`: a body of rows to
-    publish may have it."""
+    """A column of the journal. One that is not required may be null. `sent`: a body of rows to publish may have it."""
 
     name: str
     type: ColumnType
@@ -75,15 +74,15 @@ class Column(Struct, frozen=True):
 
 COLUMNS = (
     Column("position", ColumnType.NUMBER, "place in the shard", required=True),
-    Column("event", ColumnType.TEXT, "what the row tells, see [events](#events)", required=True),
-    Column("stream", ColumnType.TEXT, "where it was published, subscribed or joined", sent=True),
+    Column("event", ColumnType.TEXT, "the kind of the row, see [events](#events)", required=True),
+    Column("stream", ColumnType.TEXT, "the stream that was published, subscribed or joined", sent=True),
     Column("epoch", ColumnType.TEXT, "with `offset`: the position in the stream, as clients see it"),
     Column("offset", ColumnType.NUMBER, "place in the epoch of the stream"),
     Column("timestamp", ColumnType.TIME, "when it was registered", required=True),
     Column(
         "key",
         ColumnType.TEXT,
-        "what decided the shard: the `partition_key` of a stream (its name, unless it was [published](http.md#publish) with "
+        "decides the shard: the `partition_key` of a stream (its name, unless it was [published](http.md#publish) with "
         "another), or the sid of a session",
         required=True,
     ),
@@ -95,13 +94,13 @@ COLUMNS = (
     Column(
         "detail",
         ColumnType.TEXT,
-        "what else is known, as JSON text: of what a session did; of a publication `ts_producer`, its producer's own time in "
-        "microseconds, where [one was given](broky.md#run)",
+        "details as JSON text: of session rows; of a publication `ts_producer`, its producer's own timestamp in microseconds, "
+        "if [one was given](broky.md#run)",
     ),
     Column(
         "producer",
         ColumnType.TEXT,
-        "the application of what came by a [transaction](journal.md#transactions) or with [numbers](journal.md#numbered-rows)",
+        "the application of a row from a [transaction](journal.md#transactions) or with [numbers](journal.md#numbered-rows)",
         sent=True,
     ),
     Column("sequence", ColumnType.NUMBER, "the row's number, in the order of its producer", sent=True),
@@ -112,9 +111,11 @@ class Row(Struct, frozen=True, gc=False):
     """One row of the journal, before it has a position in its shard. Its fields are the columns of the same names, and `kind`
     is the column `event`.
 
-    `key` decides the shard: the stream's partition key, or the sid for what a session does. `detail` is JSON text of what this
-    kind needs to be understood again after a restart, see `session_log` and `PublicationDetail`. `producer` and `sequence` name
-    a publication that came by a transaction: the application, and batch << 32 | index of the row in it.
+    Args:
+        key: decides the shard: the stream's partition key, or the sid for session rows.
+        detail: JSON text with what a restart needs of this kind, see `session_log` and `PublicationDetail`.
+        producer: of a publication from a transaction: the application.
+        sequence: of a publication from a transaction: batch << 32 | index of the row in it.
     """
 
     kind: RowKind
@@ -134,7 +135,7 @@ class Row(Struct, frozen=True, gc=False):
 
 
 class PublicationDetail(Struct, frozen=True):
-    """The `detail` of a publication. It has none where this is 0."""
+    """The `detail` of a publication with a producer's timestamp. Others have none."""
 
     ts_producer: int = 0
 
@@ -151,14 +152,14 @@ def ts_producer_of(detail: str) -> int:
 
 
 class QueuedRows(Struct, frozen=True):
-    """Rows that wait to be recorded. `mark` says to the queue where they end."""
+    """Rows in the queue for the journal. `mark`: their end in the queue."""
 
     rows: tuple[Row, ...] = ()
     mark: str = ""
 
 
 class StreamTip(Struct, frozen=True, gc=False):
-    """How far a stream had come. `partition_key`: "" for the stream's name."""
+    """The last position of a stream. `partition_key`: "" for the stream's name."""
 
     stream: str
     epoch: str
@@ -170,8 +171,8 @@ class StreamTip(Struct, frozen=True, gc=False):
 class ShardSpan(Struct, frozen=True):
     """Readable positions [first, end) of one generation of a shard; `epoch` is the generation's name.
 
-    A generation that has ended is listed with `first` = `end` after its rows are gone, so that readers know where it ended.
-    Where the first rows of a generation were lost by damage, an empty span says where they began.
+    A generation that has ended stays listed, with `first` = `end`, after its rows are deleted, so that readers know its end.
+    If the first rows of a generation were lost by damage, an empty span marks where they began.
     """
 
     shard: Annotated[int, Meta(description="the number of the shard")]
@@ -181,12 +182,12 @@ class ShardSpan(Struct, frozen=True):
 
 
 def shards_of(spans: Sequence[ShardSpan]) -> int:
-    """The journal's own number of shards: each has one span at the least. 0 without a journal."""
+    """The number of shards of a journal: each has at least one span. 0 without a journal."""
     return max((span.shard for span in spans), default=-1) + 1
 
 
 def holes_of(spans: Sequence[ShardSpan]) -> list[ShardSpan]:
-    """Positions between two spans of one epoch: they were written, and cannot be read any more."""
+    """Positions between two spans of one epoch: they were written and can no longer be read."""
     return [
         ShardSpan(span.shard, span.epoch, before.end, span.first)
         for before, span in pairwise(spans)
@@ -195,15 +196,15 @@ def holes_of(spans: Sequence[ShardSpan]) -> list[ShardSpan]:
 
 
 def oldest_kept(own: Sequence[ShardSpan]) -> ShardSpan | None:
-    """Of one shard's spans the first that still has rows, or the last where none has."""
+    """The first of one shard's spans that still has rows, or the last span if none has."""
     return next((span for span in own if span.end > span.first), own[-1] if own else None)
 
 
 class ShardMark(Struct, frozen=True):
-    """A reader's position in one generation of a shard. Rows below it have been read. An empty epoch is before everything.
-    Encoded as in a query's offsets."""
+    """A reader's position in one generation of a shard. Rows below it have been read. An empty epoch is the beginning of the
+    journal. Encoded as in a query's offsets."""
 
-    epoch: Annotated[str, Meta(description="the name of the generation; empty before everything")] = field(name="e")
+    epoch: Annotated[str, Meta(description="the name of the generation; empty for the beginning")] = field(name="e")
     position: Annotated[int, Meta(description="the next position to read")] = field(name="p")
 
 
@@ -212,7 +213,7 @@ Marks = Mapping[int, ShardMark]
 
 
 class Consumer(Struct, frozen=True):
-    """A named reader: its marks by shard, in order, and the time at which it last moved."""
+    """A named reader: its marks by shard, in order, and the time of its last progress."""
 
     name: str
     marks: dict[int, ShardMark]
@@ -220,13 +221,15 @@ class Consumer(Struct, frozen=True):
 
 
 class Recovered(Struct, frozen=True):
-    """What a journal recovered at its start. Streams that lost something, or may have, are not included: they begin new epochs.
+    """What a journal recovered at its start. Streams that lost messages, or may have, are not included: they begin new epochs.
 
-    `tips` are those of all streams, however old, before or after `rows`; `rows` are publications young enough to matter and all
-    rows of sessions that are not over, each shard's in order, and may be gone through once; `producers` is (producer, shard) →
-    the last sequence there; `newest` is the time of the newest row (0 when there is none), for what a term means to those who
-    could not come while nobody was here; `notes` are sentences for the log. `shards` is the journal's number of them, which may
-    be another than the one it was asked for.
+    Args:
+        shards: of the journal, which may differ from the setting.
+        tips: of all streams, however old, before or after `rows`.
+        rows: recent publications and all rows of sessions that have not ended, each shard's in order. Can be iterated once.
+        producers: (producer, shard) → the last sequence there.
+        newest: time of the newest row, 0 if there is none. Deadlines are extended by the downtime since then.
+        notes: sentences for the log.
     """
 
     shards: int = 1
@@ -240,7 +243,7 @@ class Recovered(Struct, frozen=True):
 
 
 class Restored(Struct, frozen=True):
-    """What a backend has put back of it, in numbers, and the rows of sessions whose end the journal had not heard of."""
+    """What a backend restored of it, in numbers, and rows that record the end of sessions that a crash interrupted."""
 
     streams: int
     messages: int

@@ -14,8 +14,8 @@ AROUND_NAMES = 256
 
 
 class Limits(Struct, frozen=True):
-    """Of a session. Any name that `max_stream_name` allows fits into an identifier. `tcp_…`: of one over TCP, where clients are
-    programs that may have many streams."""
+    """Limits of a session. Any name that `max_stream_name` allows fits into an identifier. `tcp_…`: of one over TCP, where
+    clients are programs with many streams."""
 
     max_pending: int = 1024 * 1024
     write_timeout: float = 30.0
@@ -48,23 +48,41 @@ class Limits(Struct, frozen=True):
 
 
 class AppLimits(Struct, frozen=True):
-    """Of calls to the application. Python channels have `threads` and a `timeout`; RPC has `concurrency`, the calls at once,
-    and a `command_timeout` for a call with all its retries. Either waits at most `wait_timeout` until a call begins."""
+    """Limits of calls to the application.
+
+    Args:
+        threads: for handlers of Python channels that are plain functions.
+        timeout: of a call to Python channels.
+        concurrency: RPC calls at once.
+        command_timeout: of an RPC call with all its retries.
+        request_timeout: of one attempt of an RPC call; 0 for no limit but `command_timeout`.
+        wait_timeout: how long a call may wait before it begins.
+        queue: how many calls may wait.
+    """
 
     threads: int = 32
     timeout: float = 10.0
     concurrency: int = 28
     command_timeout: float = 3.0
+    request_timeout: float = 0.0
     wait_timeout: float = 30.0
+    queue: int = 10_000
 
 
 APP_LIMITS = AppLimits()
 
 
 class JournalLimits(Struct, frozen=True):
-    """Of a journal on disk. `shards` is for a new one. A shard's file ends at `segment_size`. Rows go after `retention` seconds
-    and beyond `retention_size`, but wait for an archive and for consumers that moved within `consumer_ttl`, up to
-    `hard_limit`."""
+    """Limits of a journal on disk.
+
+    Args:
+        shards: number of shards of a new journal.
+        segment_size: at which a shard begins a new file.
+        retention: how long rows are kept.
+        retention_size: of all rows; beyond it the oldest are deleted.
+        hard_limit: of all rows, including those that the archive or an active consumer has not read yet.
+        consumer_ttl: after which a consumer without progress is no longer active.
+    """
 
     shards: int = 16
     segment_size: int = 64 << 20

@@ -1,6 +1,6 @@
-"""A publication as it was sent, and the same message once it is registered at a position.
+"""A publication as its publisher sent it, and the same message once it is registered at a position.
 
-The payload is the raw JSON text that receivers see as `message`. It is never parsed and printed again, so numbers stay
+The payload is the raw JSON text that receivers get as `message`. It is never decoded and encoded again, so numbers stay
 exact.
 """
 
@@ -20,7 +20,7 @@ class Position(Struct, frozen=True, gc=False):
 
 KSUID_LENGTH = 27
 LAST_KSUID = "aWgEPTl1tmebfsQzFP4bxwgy80V"
-"""KSUIDs as text: characters of each, which are letters and digits of ASCII, and the one that comes last."""
+"""KSUIDs as text: their number of characters, which are ASCII letters and digits, and the highest one."""
 
 
 SERVER_TYPES = frozenset(
@@ -29,7 +29,7 @@ SERVER_TYPES = frozenset(
         *("confirm_subscription", "reject_subscription", "confirm_history", "reject_history"),
     }
 )
-"""Types of what the server says itself. Clients would take a publication of such a type for that, and not for a message."""
+"""Types of the server's own messages. Clients would mistake a publication of such a type for one of them."""
 
 
 PRESENCE_TYPE = "presence"
@@ -39,10 +39,13 @@ PRESENCE_TYPE = "presence"
 class Publication(Struct, frozen=True, gc=False, omit_defaults=True):
     """A message as a publisher sent it, validated by its endpoint.
 
-    A `uid` deduplicates within its stream for a limited time. `producer` and `sequence` deduplicate without limit: a sequence
-    that is not above the producer's last registered one is a repetition. `partition_key` decides the stream's shard: the first
-    publication of a stream sets it, "" leaves it as it is, and without any it is the stream's name. `ts_producer` is a time of
-    its producer's own, in microseconds since 1970; 0 is none.
+    Args:
+        uid: an idempotency key, which deduplicates within its stream for a limited time.
+        producer: with `sequence` it deduplicates without a time limit: a sequence that is not above the producer's last
+            registered one is a duplicate.
+        partition_key: decides the stream's shard. The first publication of a stream sets it, "" keeps it; the default is the
+            stream's name.
+        ts_producer: the producer's own timestamp in microseconds since 1970; 0 for none.
     """
 
     stream: str
@@ -58,8 +61,8 @@ class Publication(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class MessageFields(Struct, frozen=True, array_like=True, gc=False):
-    """What only clients of Broky are told of a message. `uid` is the text of a KSUID, `partition_key` that of the stream where
-    it is another than its name, `ts_producer` as it was published. Each of them may be missing."""
+    """Fields that are sent to clients of Broky only. Each may be missing. `uid` is the text of a KSUID; `partition_key` is set
+    if it is not the stream's name."""
 
     uid: str = ""
     ts_producer: int = 0
@@ -67,7 +70,7 @@ class MessageFields(Struct, frozen=True, array_like=True, gc=False):
 
 
 def fields_of(uid: str, ts_producer: int, partition_key: str) -> MessageFields | None:
-    """None where there is nothing to tell, as of most messages. A uid that is no KSUID is an idempotency key only."""
+    """Returns None if all are missing, as for most messages. A uid that is not a KSUID is an idempotency key only."""
     shown = uid if len(uid) == KSUID_LENGTH and uid.isascii() and uid.isalnum() and uid <= LAST_KSUID else ""
     return MessageFields(shown, ts_producer, partition_key) if shown or ts_producer or partition_key else None
 
@@ -98,9 +101,13 @@ class Registered(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class TransientRun(Struct, frozen=True, gc=False):
-    """Transient messages of one stream that were published together, as they came: `count` of them in one frame, whose format
-    only codecs know. Those that cannot send it as it is send the messages, which `take_apart` makes of it. `ordered`: it has a
-    partition key, so that it keeps its place also among runs of other streams."""
+    """Transient messages of one stream that were published together, as one frame.
+
+    Args:
+        frame: in a format that only codecs know. A codec that cannot send it sends the messages of `take_apart`.
+        count: the number of messages.
+        ordered: whether it has a partition key, so that it keeps its order also among runs of other streams.
+    """
 
     stream: str
     frame: bytes
@@ -124,11 +131,11 @@ class TransientRun(Struct, frozen=True, gc=False):
 
 
 Deliverable = Registered | TransientRun
-"""What a feed brings, and listeners are given."""
+"""Delivered by a feed to its listeners."""
 
 
 def one_by_one(deliveries: Sequence[Deliverable]) -> Sequence[Registered]:
-    """The messages, with runs taken apart."""
+    """Returns the single messages, with those of the runs."""
     for delivery in deliveries:
         if type(delivery) is TransientRun:
             break
@@ -154,14 +161,14 @@ class Receipt(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class RemoteDisconnect(Struct, frozen=True):
-    """The application's order to end every session of one connection identifier."""
+    """The application's request to end all sessions of a connection identifier."""
 
     identifier: str
     reconnect: bool = True
 
 
 def transient(publication: Publication, now: float) -> Registered:
-    """The registered form of a publication that keeps no place in its stream."""
+    """The registered form of a transient publication, which has no position."""
     return Registered(
         publication.stream, publication.payload, now, "", 0, publication.exclude_socket, publication.broadcast_type
     )

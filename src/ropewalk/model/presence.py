@@ -1,4 +1,4 @@
-"""Presence: which members are in a stream. A member is one identity; several sessions may hold it."""
+"""Presence: the members of a stream. A member is one identity; several sessions may hold it."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Member(Struct, frozen=True):
-    """One identity and what it says of itself (`info` is raw JSON text, empty when it said nothing)."""
+    """One identity. `info` is its raw JSON text for the others, or empty."""
 
     id: str
     info: bytes = b""
@@ -17,7 +17,7 @@ class Member(Struct, frozen=True):
 
 
 class PresenceEvent(Struct, frozen=True):
-    """A member appeared in a stream's presence set, or its last session left it."""
+    """A member joined a stream's presence set, or its last session left it."""
 
     type: Literal["join", "leave"]
     stream: str
@@ -25,7 +25,7 @@ class PresenceEvent(Struct, frozen=True):
 
 
 class PresencePage(Struct, frozen=True):
-    """Members in order of id. `total` counts all of them; `next_id` is the id to ask after next, None at the end."""
+    """Members in order of id. `total` counts all of them; `next_id`: the next page begins after it, None at the end."""
 
     stream: str
     total: int

@@ -13,25 +13,25 @@ class Refusal(StrEnum):
     """A connection beyond `--conn_rate_per_address`."""
 
     APP_QUEUE = "app_queue"
-    """A call to the application that was not made: too many waited, or it waited for longer than `--app_wait_timeout`."""
+    """A call to the application that was not made: the queue was full, or it waited longer than `--app_wait_timeout`."""
 
     BACKLOG = "backlog"
     """A connection that stayed above `--command_rate`, or `--tcp_command_rate`, for longer than `--command_backlog`."""
 
     BAD_BODY = "bad_body"
-    """An HTTP body that is not encoded or compressed as its headers say, or in a compression that is not understood."""
+    """An HTTP body that does not match its encoding headers, or in an unsupported compression."""
 
     BAD_FRAME = "bad_frame"
     """A WebSocket or TCP frame, or a message, that cannot be read."""
 
     BAD_KEY = "bad_key"
-    """An HTTP request without the key that its endpoint asks for."""
+    """An HTTP request without the key that its endpoint requires."""
 
     BODY_TIMEOUT = "body_timeout"
-    """An HTTP body that was not sent whole in time."""
+    """An HTTP body that was not complete in time."""
 
     BODY_TOO_LARGE = "body_too_large"
-    """An HTTP body beyond its limit, as sent or once it was inflated."""
+    """An HTTP body beyond its limit, as sent or decompressed."""
 
     CHUNKS = "chunks"
     """A chunked HTTP body with more framing than body: tiny chunks, long chunk extensions, endless trailers."""
@@ -40,7 +40,7 @@ class Refusal(StrEnum):
     """A connection beyond `--max_conn` or `--max_http_conn`."""
 
     DESCRIPTORS = "descriptors"
-    """A connection for which the limit of open files leaves no place."""
+    """A connection beyond the limit of open files."""
 
     FRAGMENTS = "fragments"
     """A WebSocket message in too many fragments."""
@@ -49,7 +49,7 @@ class Refusal(StrEnum):
     """A TLS handshake that failed or did not end in time."""
 
     HEAD_TIMEOUT = "head_timeout"
-    """A connection that did not send a whole head of a request in time, the first one or a further one."""
+    """A connection that did not send a complete request head in time, the first one or a further one."""
 
     IDENTIFIER = "identifier"
     """A subscription identifier that is too long."""
@@ -58,7 +58,7 @@ class Refusal(StrEnum):
     """A kept-alive HTTP connection that was not used again in time."""
 
     MEMBER_ID = "member_id"
-    """A client that wanted to be present under another id than the one the application gave it."""
+    """A presence join under another id than the application's."""
 
     MESSAGE_TIMEOUT = "message_timeout"
     """A WebSocket message or TCP frame that was begun and not finished in time."""
@@ -73,8 +73,8 @@ class Refusal(StrEnum):
     """A browser page of an origin that is not in `--allowed_origins`."""
 
     OUTBOX_FULL = "outbox_full"
-    """A connection that was closed because more waited for it than `--ws_max_pending_size`, or because others waited for their
-    history."""
+    """A connection that was closed because its pending writes exceeded `--ws_max_pending_size`, or because others waited for
+    their history."""
 
     PONG_TIMEOUT = "pong_timeout"
     """A client that left pings unanswered for `--pong_timeout`."""
@@ -83,7 +83,7 @@ class Refusal(StrEnum):
     """A session that was not kept for resuming because it is larger than `--max_session_size`."""
 
     SESSIONS_FULL = "sessions_full"
-    """A kept session that was given up for newer ones because all of them together are larger than `--max_sessions_size`."""
+    """A kept session that was removed for newer ones because all of them together are larger than `--max_sessions_size`."""
 
     SUBSCRIPTIONS = "subscriptions"
     """A subscription beyond `--max_subscriptions`, or `--tcp_max_subscriptions`."""
@@ -101,4 +101,4 @@ class Refusal(StrEnum):
     """A whisper larger than `--max_whisper_size`."""
 
     WRITE_TIMEOUT = "write_timeout"
-    """A connection that took nothing of what waited for it for `--ws_write_timeout`."""
+    """A connection that accepted none of its pending writes for `--ws_write_timeout`."""

@@ -7,10 +7,10 @@ from msgspec import Struct
 from ropewalk.model.journal import ShardSpan
 
 Gauges = Mapping[str, float]
-"""Sizes of one part of the node, by the names that they have on the metrics page."""
+"""Sizes of one part of the node, by their names on the metrics page."""
 
 SHUTTING_DOWN = "shutting down"
-"""The problem of a process that ends. Other processes of its node do not repeat it: the node goes on with them."""
+"""The problem of a process that ends. It is not a problem of the node: its other processes continue."""
 
 
 class Latency(Struct, frozen=True):
@@ -35,15 +35,22 @@ class SessionTotals(Struct, frozen=True):
 
 
 class NodeReport(Struct, frozen=True):
-    """`problems` are sentences about what is down; empty when all is well. `impairments` are about what this node works on
-    without. `counts`, `gaps` and `refusals` count since start.
-    `rates` are increments of counts per second, over the last few seconds. `streams_listened` have a subscriber here.
-    `history_waiting_bytes` are history that clients have asked for and not taken.
-    `totals` are some seconds old on a node with many sessions.
+    """The state of a node. A node of several processes has a report for each, and `core.node_reports` merges them.
 
-    A node of several processes has a report for each, and `core.node_reports` merges them. What only that needs: `workers`
-    report here; `clients` and `http_connections` are open as `--max_conn` and `--max_http_conn` count them; `processes` are the
-    figures that the system has of each process, by its name; `crowds`: who has many connections, as `core.quotas` has it."""
+    Args:
+        problems: sentences that name what is down; empty for a healthy node.
+        impairments: problems that do not stop the node from serving.
+        streams_listened: number of streams with a subscriber here.
+        history_waiting_bytes: history that clients have requested and not taken.
+        totals: some seconds old on a node with many sessions.
+        counts: since the start, as are `gaps` and `refusals`.
+        rates: increments of counts per second, over the last few seconds.
+        workers: number of workers in this report.
+        clients: open connections that `--max_conn` limits.
+        http_connections: open connections that `--max_http_conn` limits.
+        processes: figures of the operating system for each process, by its name.
+        crowds: users and addresses with many connections, as `core.quotas` counts them.
+    """
 
     problems: tuple[str, ...] = ()
     impairments: tuple[str, ...] = ()

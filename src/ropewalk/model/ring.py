@@ -1,7 +1,7 @@
-"""A ring of nodes: who belongs to it, which node owns which shard, and which node holds it.
+"""A ring of nodes: its members, the owner of each shard, and the holder of each shard.
 
-The *table* is the goal: the owner of each shard. *Possession* is the truth: the one node that has a shard's streams, sessions
-and members, and gives positions in it. Where the two differ, the holder hands the shard over to its owner.
+The *table* is the target: the owner of each shard. *Possession* is the current state: the one node that has a shard's streams,
+sessions and members, and assigns positions in it. If the two differ, the holder hands the shard over to its owner.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 
 class RingMember(Struct, frozen=True):
-    """One node. `address` is host:port of its ordinary port. A `leaving` one owns nothing and hands over what it holds."""
+    """One node. `address` is host:port of its ordinary port. A `leaving` one owns nothing and hands over its shards."""
 
     name: str
     address: str
@@ -18,12 +18,15 @@ class RingMember(Struct, frozen=True):
 
 
 class RingTable(Struct, frozen=True):
-    """`members` in order of name; `owners` has a name for each shard.
+    """The owners of all shards.
 
-    `generations` counts for each shard how often it was declared lost with its holder: whatever was held under a lower one is
-    void. `founders` has for each shard the one node that may begin its generation: nobody else begins it, whoever owns it by
-    then. `changes` are the ids of the latest changes that led to this table, so that whoever made one can tell whether it is in
-    it.
+    Args:
+        term: grows with each change.
+        members: in order of name.
+        owners: a name for each shard.
+        founders: for each shard the only node that may begin its generation, even if another node owns it by then.
+        generations: for each shard how often it was declared lost with its holder. Possession of a lower one is void.
+        changes: ids of the latest changes, so that a node can check whether its change is included.
     """
 
     term: int
@@ -42,8 +45,8 @@ class RingTable(Struct, frozen=True):
 
 
 class Possession(Struct, frozen=True, order=True):
-    """Who holds a shard. Of two that are told of one shard the greater is the newer one: `moves` counts how often it passed on
-    or began anew in its generation."""
+    """The holder of a shard. Of two records of one shard the greater is the newer one: `moves` counts its hand-overs and
+    restarts in its generation."""
 
     generation: int = -1
     moves: int = 0
@@ -51,12 +54,11 @@ class Possession(Struct, frozen=True, order=True):
 
 
 UNHELD = Possession()
-"""Nobody is known to have begun it."""
+"""No node is known to have begun the shard."""
 
 
 class RingNews(Struct, frozen=True):
-    """All that a node knows of its ring: what nodes tell each other when they connect and when it changes, and what a node
-    with a journal keeps in a file."""
+    """A node's state of the ring. Nodes exchange it when they connect and when it changes; a node with a journal stores it."""
 
     table: RingTable
     possessions: tuple[Possession, ...]
@@ -66,7 +68,7 @@ class RingNews(Struct, frozen=True):
 
 
 class AddNode(Struct, frozen=True, tag="add"):
-    """A node comes, or has another address than before. `stays`: somebody wants it to, also if it was to leave."""
+    """A node joins, or has a new address. `stays`: cancels an earlier request to leave."""
 
     id: str
     member: RingMember
@@ -74,21 +76,21 @@ class AddNode(Struct, frozen=True, tag="add"):
 
 
 class LeaveRing(Struct, frozen=True, tag="leave"):
-    """A node that lives is to hand over everything that it holds."""
+    """A live node should hand over all its shards."""
 
     id: str
     name: str
 
 
 class Lost(Struct, frozen=True):
-    """A shard that is lost with its holder, and the generation in which it begins anew."""
+    """A shard that is lost with its holder, and the generation in which it restarts empty."""
 
     shard: int
     generation: int
 
 
 class RemoveNode(Struct, frozen=True, tag="remove"):
-    """A node is gone. The shards that it held are lost with it, and begin empty at their next owners."""
+    """A node is gone for good. The shards that it held are lost and restart empty at their next owners."""
 
     id: str
     name: str
@@ -106,11 +108,11 @@ class Move(Struct, frozen=True):
     target: str
 
 
-# --- what is told of a ring -------------------------------------------------------------------------------------------
+# --- reports ----------------------------------------------------------------------------------------------------------
 
 
 class RingNode(Struct, frozen=True):
-    """One node of a ring as another one sees it: `owns` and `holds` are numbers of shards, `share` is what it owns of all."""
+    """A node of a ring in the report of a node. `owns` and `holds` are numbers of shards, `share` is the owned fraction."""
 
     name: str
     address: str
@@ -122,7 +124,7 @@ class RingNode(Struct, frozen=True):
 
 
 class RingPlace(Struct, frozen=True):
-    """Where a stream is. `holder` is "" where a ring is only thought of, or not found yet."""
+    """The place of a stream. `holder` is "" in a dry run, or if it is not known yet."""
 
     stream: str
     shard: int
@@ -131,9 +133,15 @@ class RingPlace(Struct, frozen=True):
 
 
 class RingReport(Struct, frozen=True):
-    """The answer of `GET /api/ring`. `moving`: shards that another node than their owner holds. `unavailable`: shards whose
-    holder does not answer, or that nobody is known to hold yet. `waits_for`: why the node that answers does not belong to its
-    ring yet, or begins nothing in it; "" where it does. `place`: of the stream that was asked for."""
+    """The response of `GET /api/ring`.
+
+    Args:
+        node: the reporting node.
+        moving: number of shards whose holder is not their owner.
+        unavailable: number of shards whose holder does not respond or is not known yet.
+        waits_for: why the node does not belong to its ring yet, or begins no shard in it; "" if it does.
+        place: of the requested stream.
+    """
 
     node: str
     term: int

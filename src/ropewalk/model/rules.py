@@ -8,8 +8,8 @@ from msgspec import Struct
 class SlowPolicy(StrEnum):
     """What happens to a connection whose outbox is full."""
 
-    DISCONNECT = "disconnect"  # close it; the client comes back and resumes without loss
-    DROP = "drop"  # skip to the stream's newest message and tell the client about the gap
+    DISCONNECT = "disconnect"  # close it; the client reconnects and resumes without loss
+    DROP = "drop"  # skip to the stream's newest message and send the client a gap notice
 
 
 class SinceGaps(StrEnum):
@@ -33,7 +33,7 @@ class StreamRules(Struct, frozen=True):
 
 
 class StreamRule(Struct, frozen=True):
-    """One pattern of the settings file (`*` and `?` as in shell globs) and what it overrides; None leaves the default."""
+    """A pattern of the settings file (`*` and `?` as in shell globs) and its overrides; None keeps the default."""
 
     pattern: str
     history_limit: int | None = None

@@ -1,8 +1,8 @@
 """JSON records for the `detail` column of session and presence rows in the journal, one record type per kind of row.
 
 Invariant: a session's rows, read in order from any `connected`, `restored` or `alive` row, are enough to resume it, or to
-tell the application that it is gone, until an `ended` row says that nothing is left to do. All rows of a session are in one
-shard, because their key is the sid.
+report its end to the application. After an `ended` row nothing is left to do. All rows of a session are in one shard, because
+their key is the sid.
 """
 
 from msgspec import Raw, Struct
@@ -42,7 +42,7 @@ class SessionClosed(Struct, frozen=True):
 
 
 class SubscriptionGranted(Struct, frozen=True):
-    """`subscribed`, and with the identifier alone `unsubscribed`. `state`: what the application keeps, if it granted it."""
+    """`subscribed`, and with the identifier only `unsubscribed`. `state`: the application's, if it granted the subscription."""
 
     identifier: str
     streams: tuple[str, ...] = ()

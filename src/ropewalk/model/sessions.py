@@ -1,5 +1,5 @@
-"""Session records: the connect request, what a channel granted, the snapshot that is kept for a resume, and what a node tells a
-store that other nodes share."""
+"""Session records: the connect request, granted subscriptions, the snapshot that is kept for a resume, and the messages between
+a node and a shared store."""
 
 from typing import Literal
 
@@ -10,10 +10,12 @@ from ropewalk.model.presence import Member
 
 
 class ClientOptions(Struct, frozen=True):
-    """What a client asked for when it connected. None leaves the choice to the server.
+    """A client's options in its connect request. None leaves the choice to the server.
 
-    `former_sid` is the session to restore. `ping_units` is the unit of the timestamp in a ping, as units per second.
-    `reconnect_in`: tell the client when to come back.
+    Args:
+        former_sid: the session to restore.
+        ping_units: the unit of the timestamp in a ping, as units per second.
+        reconnect_in: send the client a reconnect delay when the server closes the connection.
     """
 
     former_sid: str = ""
@@ -38,9 +40,9 @@ class ConnectRequest(Struct, frozen=True):
 
 
 class Accepted(Struct, frozen=True):
-    """The connection may stay, as `ids`; `expires_at` (UNIX seconds) ends it even while it is live.
+    """The connection is accepted, as `ids`. At `expires_at` (UNIX seconds) the server closes it.
 
-    `anonymous`: everybody is let in, and nobody has looked at a token.
+    `anonymous`: accepted without authentication.
     """
 
     ids: str
@@ -49,15 +51,15 @@ class Accepted(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """The connection may not stay; the reason is one of the disconnect table in `closing`."""
+    """The connection is refused. The reason is one of the disconnect table in `closing`."""
 
     reason: str
 
 
 class Subscribed(Struct, frozen=True):
-    """A channel said yes: the streams to deliver, and where its whispers and presence go ("" = not allowed).
+    """A channel accepted the subscription: its streams, and those of whispers and presence ("" = not allowed).
 
-    `state` is what the application keeps here if it was the one who answered, and None if the server answered by itself.
+    `state`: the application's state if the application decided, None if the server did.
     """
 
     streams: tuple[str, ...]
@@ -70,23 +72,24 @@ NotGrantedReason = Literal["forbidden", "malformed", "overflow", "unavailable"]
 
 
 class Rejected(Struct, frozen=True):
-    """A channel said no. `reason` is for the log, and for the client only where it is not `forbidden` to it: whoever may not
-    have something is told no more than that."""
+    """A channel rejected the subscription. `reason` is logged, and sent to the client unless the kind is `forbidden`."""
 
     reason: str
     kind: NotGrantedReason = "forbidden"
 
     def told(self) -> "NotGranted | None":
-        """What its client may hear of it."""
+        """The part that is sent to the client."""
         return None if self.kind == "forbidden" else NotGranted(self.kind, self.reason)
 
 
 class AppSide(Struct, frozen=True):
-    """What a session keeps for the application: its URL and headers, the connection's state, and whether the application knows
-    it.
+    """What a session keeps for the application.
 
-    `credentials` is a keyed hash of what the client showed when the application admitted it, "" when it showed nothing; None
-    if somebody else admitted it.
+    Args:
+        state: of the connection.
+        known: whether the application knows the session.
+        credentials: a keyed hash of the client's credentials when the application accepted it, "" without credentials; None if
+            another authenticator accepted it.
     """
 
     url: str = ""
@@ -97,10 +100,12 @@ class AppSide(Struct, frozen=True):
 
 
 class SessionSnapshot(Struct, frozen=True):
-    """What survives a lost connection. Positions are the client's own to remember.
+    """The part of a session that survives a lost connection. The client keeps its positions itself.
 
-    `members`: who it was in which presence set; `names`: its sids so far, so that what excluded one of them stays excluded;
-    `app`: None where no application is behind the server.
+    Args:
+        members: its presence member by stream.
+        names: its sids so far: publications that exclude one of them stay excluded.
+        app: None without an application.
     """
 
     ids: str
@@ -112,11 +117,13 @@ class SessionSnapshot(Struct, frozen=True):
 
 
 class SessionWrite(Struct, frozen=True):
-    """What a node tells a shared store about one of its sessions.
+    """A node's write of one of its sessions to a shared store.
 
-    `version` grows with each write of a node, so that an older one that comes late changes nothing. `ttl`: for how many seconds
-    it can be resumed once its connection or its node is gone; 0: not at all. `live`: it is connected; otherwise its time begins
-    now. `began`: when the session began, if the store has never heard of it as far as the node knows, and None otherwise.
+    Args:
+        version: grows with each write of a node, so that the store ignores older writes that arrive late.
+        ttl: seconds for which the session can be resumed after its connection or its node is gone; 0 for not at all.
+        live: whether it is connected; if not, `ttl` begins now.
+        began: when the session began if this is the first write of it, else None.
     """
 
     sid: str
@@ -128,9 +135,13 @@ class SessionWrite(Struct, frozen=True):
 
 
 class SessionTaken(Struct, frozen=True):
-    """An order to the node of a session, which is no longer that node's: it goes on elsewhere, is over, or was `revoked` by a
-    remote disconnect, whose `reconnect` tells the client whether to come back. `stored`: the store had it. Otherwise the store
-    does not know the session, or had not heard of it when its identity was revoked."""
+    """Sent to the node of a session that it no longer has: the session was resumed elsewhere, has ended, or was `revoked`.
+
+    Args:
+        revoked: by a remote disconnect, whose `reconnect` tells the client whether to reconnect.
+        stored: whether the store had the session. If not, the store does not know it, or had no record of it when its identity
+            was revoked.
+    """
 
     sid: str
     revoked: bool = False
@@ -139,20 +150,20 @@ class SessionTaken(Struct, frozen=True):
 
 
 class SessionWanted(Struct, frozen=True):
-    """Its client came back to another node. What is under way for it may come to its end first, and belongs to what is kept."""
+    """The client has reconnected to another node. Commands in progress finish first, and their effects are kept."""
 
     sid: str
 
 
 class Renewal(Struct, frozen=True):
-    """`lease`: its number, another one whenever it begins anew. `taken`: sessions of the node that were taken from it."""
+    """`lease`: its number, which changes when the lease is new. `taken`: sessions that were taken from the node."""
 
     lease: int
     taken: tuple[SessionTaken, ...] = ()
 
 
 class NotGranted(Struct, frozen=True):
-    """Why a client does not get what it asked for, and what it can do."""
+    """Why a request of a client is refused, and what the client can do."""
 
     reason: NotGrantedReason
     text: str

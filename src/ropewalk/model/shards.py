@@ -1,6 +1,6 @@
-"""The content of one shard of a store, as records: what passes from one node of a ring to another.
+"""The content of one shard of a store, as records, for a hand-over between nodes of a ring.
 
-Times are absolute, as those of messages are: nodes of a ring have clocks that agree to within seconds.
+Times are absolute, as are those of messages: the clocks of a ring's nodes agree to within seconds.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ropewalk.model.sessions import SessionTaken
 
 
 class StreamContent(Struct, frozen=True, array_like=True, tag=0):
-    """A stream: how far it has come, and what is kept of it. Cut into pieces, each of them has some of the messages."""
+    """A stream with its tip and its kept messages. A large one is split: each part has some of the messages."""
 
     stream: str
     epoch: str
@@ -40,7 +40,7 @@ class ProducerContent(Struct, frozen=True, array_like=True, tag=2):
 
 
 class SessionContent(Struct, frozen=True, array_like=True, tag=3, gc=False):
-    """`data` is the encoded snapshot. `deadline`: None while it lives on `node`."""
+    """`data` is the encoded snapshot. `deadline`: None while the session is live on `node`."""
 
     sid: str
     ids: str
@@ -53,29 +53,29 @@ class SessionContent(Struct, frozen=True, array_like=True, tag=3, gc=False):
 
 
 class SessionGone(Struct, frozen=True, array_like=True, tag=4, gc=False):
-    """A sid that was given away or is over, and until when it is known as such. `order`: what its node is told."""
+    """A sid that was resumed under another one or has ended, and until when the store keeps this. `order`: for its node."""
 
     until: float
     order: SessionTaken
 
 
 class SessionOver(Struct, frozen=True, array_like=True, tag=5, gc=False):
-    """An expired session that nobody has asked for yet."""
+    """An expired session whose end is not processed yet."""
 
     sid: str
     data: bytes
 
 
 class OrderContent(Struct, frozen=True, array_like=True, tag=6):
-    """What a node has not heard yet of one of its sessions."""
+    """A message about a session that its node has not received yet."""
 
     node: str
     order: SessionTaken
 
 
 class Revocation(Struct, frozen=True, array_like=True, tag=7, gc=False):
-    """An identity whose sessions were ended by an order, when, and until when that is known. `reconnect` is the order's. Each
-    shard has a copy."""
+    """An identity whose sessions a remote disconnect ended, and until when the store keeps this. `reconnect` is that of the
+    disconnect. Each shard has a copy."""
 
     ids: str
     at: float
@@ -84,7 +84,7 @@ class Revocation(Struct, frozen=True, array_like=True, tag=7, gc=False):
 
 
 class SeatContent(Struct, frozen=True, array_like=True, gc=False):
-    """A sid that holds a member: the node on which it lives ("" for none), and when what it holds ends if it is detached."""
+    """A sid that holds a member: its node ("" for none), and the deadline of a detached one."""
 
     sid: str
     node: str

@@ -1,7 +1,6 @@
 """Transactions: an application stages a batch piece by piece and then commits it once.
 
-The batches of an application have rising numbers. A piece is what one attempt at one part of a batch staged under one
-number.
+The batches of an application have rising numbers. A piece is one numbered body of one attempt at one part of a batch.
 """
 
 from msgspec import Struct
@@ -18,14 +17,14 @@ class StagedPiece(Struct, frozen=True, order=True, gc=False):
 
 
 class Decision(Struct, frozen=True):
-    """Which pieces make up a batch, in the order of publishing. Once it is durable, nothing else can become of the batch."""
+    """The pieces of a batch, in the order of publishing. Once it is durable, the batch cannot change."""
 
     batch: int
     pieces: tuple[StagedPiece, ...]
 
 
 class AppRecord(Struct, frozen=True):
-    """What is kept of one application: its last finished batch, a decision to finish, and what waits by batch."""
+    """The state of one application: its last finished batch, an unfinished decision, and staged pieces by batch."""
 
     app: str
     last: int | None = None
@@ -34,7 +33,7 @@ class AppRecord(Struct, frozen=True):
 
 
 class StagingLimits(Struct, frozen=True):
-    """How much may wait. Sizes are bytes; a batch untouched for `idle_timeout` seconds gives way when there is no room."""
+    """Limits of staged rows. Sizes are bytes. A batch without activity for `idle_timeout` seconds is discarded for others."""
 
     max_bytes: int = 1024 * 1024 * 1024
     max_app_bytes: int = 512 * 1024 * 1024
@@ -44,14 +43,14 @@ class StagingLimits(Struct, frozen=True):
 
 
 class Staged(Struct, frozen=True):
-    """`duplicate`: the batch is decided already, so that nothing was kept."""
+    """`duplicate`: the batch is decided already, and nothing was staged."""
 
     rows: int
     duplicate: bool = False
 
 
 class Committed(Struct, frozen=True):
-    """`published` rows got their position by this call, `skipped` ones had it before. `last` is the last finished batch."""
+    """`published` rows got their position in this call, `skipped` ones in an earlier one. `last` is the last finished batch."""
 
     published: int
     skipped: int
@@ -60,7 +59,7 @@ class Committed(Struct, frozen=True):
 
 
 class Produced(Struct, frozen=True):
-    """The same for rows that a producer numbered itself."""
+    """The result for rows that their producer numbered."""
 
     published: int
     skipped: int

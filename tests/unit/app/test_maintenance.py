@@ -46,7 +46,7 @@ async def test_rows_of_a_damaged_archive_file_are_reported_as_still_lost(
 
     output = capsys.readouterr().out
     assert f"not used: {damaged} " in output
-    assert "rows brought back" in output
+    assert "rows restored" in output
     assert f"rows still lost: {BATCH} " in output
     damaged.write_bytes(good)
     assert command.run(repair) == 0

@@ -183,6 +183,6 @@ def test_ids_that_are_not_a_json_object_give_an_empty_identity(subtests: pytest.
 
 
 def test_identify_is_rejected_after_on_connect() -> None:
-    with pytest.raises(RuntimeError, match="on_connect only"):
+    with pytest.raises(RuntimeError, match="only be called in on_connect"):
         Connection(BO).identify(name="Eve")
     assert Connection(BO).identity == {"name": "Bo"}

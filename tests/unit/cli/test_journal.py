@@ -30,5 +30,5 @@ def test_repair_reports_lost_state_files(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["journal", "repair", str(tmp_path)]) == 1
 
     output = capsys.readouterr().out
-    assert "shards: 0. All rows there are can be read. The next start makes the state anew from them" in output
+    assert "shards: 0. All remaining rows are readable. The next start rebuilds the state from them" in output
     assert "nothing to repair" not in output

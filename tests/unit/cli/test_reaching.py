@@ -48,7 +48,7 @@ def test_job_without_a_server_needs_no_url(
 
     assert main(["pipeline", "run", "compact", "--available-now", *places]) == 0
     assert main(["pipeline", "run", "archive", "--available-now", *places]) == 2
-    assert "say with --url where it is" in capsys.readouterr().err
+    assert "pass it with --url" in capsys.readouterr().err
 
 
 def test_key_option_of_the_other_command_is_rejected_with_a_hint(
@@ -62,4 +62,4 @@ def test_key_option_of_the_other_command_is_rejected_with_a_hint(
                 with pytest.raises(SystemExit) as exited:
                     main([command, "chat", "hello", wrong, *rest])
                 assert exited.value.code == 2
-                assert f"there is no {wrong} here; the key for publishing is {right}" in capsys.readouterr().err
+                assert f"unknown flag {wrong}: pass the key for publishing with {right}" in capsys.readouterr().err

@@ -5,8 +5,8 @@ from zlib import crc32
 
 import pytest
 
-from ropewalk.cli import ring_drawing
 from ropewalk.cli.main import main
+from ropewalk.cli.ring import draw_report
 from ropewalk.model.ring import RingNode, RingPlace, RingReport
 
 
@@ -49,24 +49,24 @@ def test_members_alone_show_no_moves(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_report_shows_nodes_and_unavailable_shards() -> None:
     nodes = [RingNode("a", "h:1", True, False, 2, 1, 0.5), RingNode("b", "h:2", False, True, 2, 3, 0.5)]
-    shown = ring_drawing.report(RingReport("a", 7, 4, nodes, moving=1, unavailable=3)).splitlines()
+    shown = draw_report(RingReport("a", 7, 4, nodes, moving=1, unavailable=3)).splitlines()
     assert shown[0] == "A ring of 4 shards on 2 nodes: term 7, seen by a"
     assert shown[3].split()[:5] == ["a", "h:1", "alive", "2", "1"]
     assert shown[4].split()[:6] == ["b", "h:2", "away,", "leaving", "2", "3"]
-    assert "1 shard on the way to another node" in shown
-    assert "3 shards unavailable: the node that holds them does not answer" in shown
+    assert "1 shard moving to another node" in shown
+    assert "3 shards unavailable: their node does not respond" in shown
     assert "is in shard" not in shown[-1]
     starting = [RingNode("a", "h:1", True, False, 2, 1, 0.5), RingNode("b", "h:2", False, True, 2, 1, 0.5)]
-    shown = ring_drawing.report(RingReport("a", 7, 4, starting, unavailable=3)).splitlines()
-    assert shown[-2] == "1 shard unavailable: the node that holds them does not answer"
-    assert shown[-1] == "2 shards unavailable: no node is known to hold them yet"
+    shown = draw_report(RingReport("a", 7, 4, starting, unavailable=3)).splitlines()
+    assert shown[-2] == "1 shard unavailable: their node does not respond"
+    assert shown[-1] == "2 shards unavailable: no node holds them yet"
     unknown = [RingNode("d", "h:4", True, False, 4, 0, 1.0)]
-    waiting = ring_drawing.report(RingReport("d", 0, 4, unknown, moving=4, unavailable=4, waits_for="Redis is not reached"))
+    waiting = draw_report(RingReport("d", 0, 4, unknown, moving=4, unavailable=4, waits_for="Redis is not reached"))
     assert waiting.splitlines()[-1] == "d waits for its ring: Redis is not reached"
     assert "4 shards unavailable" not in waiting  # the holders are not known
     assert "on the way" not in waiting
     placed = RingReport("a", 7, 4, nodes, place=RingPlace("chat/1", 3, "a", "b"))
-    assert ring_drawing.report(placed).splitlines()[-1] == "chat/1 is in shard 3, owned by a and held by b"
+    assert draw_report(placed).splitlines()[-1] == "chat/1 is in shard 3, owned by a and held by b"
 
 
 def test_invalid_arguments_are_explained(capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests) -> None:
@@ -74,15 +74,15 @@ def test_invalid_arguments_are_explained(capsys: pytest.CaptureFixture[str], sub
         (["add"], "ring add NAME=HOST:PORT"),
         (["remove"], "ring remove NAME"),
         (["show", "a"], "write `ropewalk ring`"),
-        (["--lost"], "--lost is said of a node that is removed"),
+        (["--lost"], "--lost is for `ropewalk ring remove`"),
         (["add", "a=h:1", "--members", "a"], "needs a server"),
-        (["remove", "b", "--stream", "s"], "run `ropewalk ring` for it"),
-        (["--join", "d"], "go with --members"),
+        (["remove", "b", "--stream", "s"], "run `ropewalk ring --stream NAME`"),
+        (["--join", "d"], "need --members"),
         (["--members", "a,,b"], "different names"),
         (["--members", "a,a"], "different names"),
-        (["--members", "a,b", "--shards", "0"], "more than 0"),
+        (["--members", "a,b", "--shards", "0"], "at least 1"),
         (["--members", "a,b", "--join", "a"], "one of --members"),
-        (["--members", "a,b", "--leave", "c"], "none of --members"),
+        (["--members", "a,b", "--leave", "c"], "not one of --members"),
         (["add", "d", "--url", "http://127.0.0.1:1"], "name=host:port"),
     ]
     for argv, message in cases:

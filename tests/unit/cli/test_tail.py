@@ -12,11 +12,11 @@ def test_gap_is_printed_with_its_known_details(capsys: pytest.CaptureFixture[str
     cases: list[tuple[Gap, str]] = [
         (
             Gap("a", "trimmed", Position("e", 3), "e", 9, 12),
-            "gap in a: 5 messages lost (trimmed); it goes on at epoch=e offset=9",
+            "gap in a: 5 messages lost (trimmed); continues at epoch=e offset=9",
         ),
         (
             Gap("a", "epoch_changed", Position("e", 3), None, 1),
-            "gap in a: messages lost (epoch_changed); it goes on at offset=1",
+            "gap in a: messages lost (epoch_changed); continues at offset=1",
         ),
         (Gap("a", "disconnected", None), "gap in a: messages may be missing (disconnected)"),
         (Gap("a", ""), "gap in a: messages may be missing (no reason given)"),
@@ -47,7 +47,7 @@ def test_rejected_subscription_is_reported_with_a_hint(monkeypatch: pytest.Monke
         (
             ("--prefix",),
             "subscriptions by prefix are for servers whose streams are public",
-            ": `--public` or `--public_streams` at the server makes its streams public",
+            ": start the server with `--public` or `--public_streams` to make its streams public",
         ),
     ]
     for words, reason, hint in cases:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.adapters.apps.jwt import JwtAuthenticator
+from ropewalk.adapters.apps.authenticators import JwtAuthenticator
 from ropewalk.cli import token
 from ropewalk.core.signatures import verify_stream
 from ropewalk.model.errors import UserMistake
@@ -109,7 +109,7 @@ def test_invalid_arguments_are_rejected_with_a_hint(subtests: pytest.Subtests) -
         (["keys", "--secret", "none"], "ROPEWALK_SECRET"),
         (["jwt", "--ids", "", "--secret", SECRET], "--ids must not be empty"),
         (["stream", "", "--secret", SECRET], "NAME must not be empty"),
-        (["stream", "n" * 513, "--secret", SECRET], "longer than 512 bytes"),
+        (["stream", "n" * 513, "--secret", SECRET], "longer than the 512 bytes"),
         (["jwt", "--ids", IDS, "--secret", SECRET, "--ttl", "soon"], "--ttl wants a duration"),
         (["jwt", "--ids", IDS, "--secret", SECRET, "--ttl", "9" * 400], "--ttl wants a duration"),
         (["jwt", "--ids", IDS, "--secret", SECRET, "--exp", "1700000000000"], "not milliseconds"),

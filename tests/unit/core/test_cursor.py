@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.core.cursor import FORMER_EPOCHS, Cursor, Step
+from ropewalk.core.cursor import MAX_FORMER_EPOCHS, Cursor, Step
 from ropewalk.model.messages import Position
 
 
@@ -51,7 +51,7 @@ def test_cursor_is_behind_later_offsets_and_other_epochs() -> None:
 
 def test_former_epochs_are_kept_up_to_a_limit() -> None:
     cursor = Cursor("0", 1)
-    for number in range(1, FORMER_EPOCHS + 2):
+    for number in range(1, MAX_FORMER_EPOCHS + 2):
         cursor.move(str(number), 1)
     assert cursor.take("0", 2) is Step.NEW_EPOCH
     assert cursor.take("1", 2) is Step.OLD

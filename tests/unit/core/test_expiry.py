@@ -1,6 +1,6 @@
 """Deadlines: each key once, at its last deadline, with bounded work and a bounded heap."""
 
-from ropewalk.core.expiry import SLACK, Expiry
+from ropewalk.core.expiry import MAX_STALE_ENTRIES, Expiry
 
 ALL = 1_000_000
 
@@ -44,9 +44,9 @@ def test_due_returns_at_most_the_given_number_of_keys() -> None:
 def test_heap_stays_bounded_when_keys_are_set_and_discarded_repeatedly() -> None:
     expiry = Expiry()
     expiry.set("stays", 5.0)
-    for number in range(10 * SLACK):
+    for number in range(10 * MAX_STALE_ENTRIES):
         expiry.set("a", 1000.0 - number)
         expiry.set("b", 1000.0)
         expiry.discard("b")
-    assert len(expiry._heap) <= 2 * len(expiry) + SLACK
+    assert len(expiry._heap) <= 2 * len(expiry) + MAX_STALE_ENTRIES
     assert expiry.due(2000.0, ALL) == ["stays", "a"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropewalk.core.roster import EXPIRED_AT_ONCE, Roster
+from ropewalk.core.roster import MAX_EXPIRED_AT_ONCE, Roster
 from ropewalk.model.errors import LimitReached
 from ropewalk.model.presence import Member, PresenceEvent
 
@@ -79,11 +79,11 @@ def test_detached_session_stays_detached_when_its_member_changes() -> None:
 
 
 def test_mass_departure_expires_in_bounded_batches() -> None:
-    roster = Roster(max_members=EXPIRED_AT_ONCE + 1)
-    for number in range(EXPIRED_AT_ONCE + 1):
+    roster = Roster(max_members=MAX_EXPIRED_AT_ONCE + 1)
+    for number in range(MAX_EXPIRED_AT_ONCE + 1):
         roster.join("a", f"sid{number}", Member(f"id{number}"))
         roster.detach(f"sid{number}", 1.0)
-    assert len(roster.expire(1.0)) == EXPIRED_AT_ONCE
+    assert len(roster.expire(1.0)) == MAX_EXPIRED_AT_ONCE
     assert roster.members == 1
     assert len(roster.expire(1.0)) == 1
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropewalk.core.transactions import LEAST_COST, TransactionLedger, checked_name, sequence_of
+from ropewalk.core.transactions import MIN_COST_BYTES, TransactionLedger, checked_name, sequence_of
 from ropewalk.model.errors import BadRequest, Conflict, LimitReached
 from ropewalk.model.transactions import AppRecord, Decision, StagedPiece, StagingLimits
 
@@ -165,7 +165,7 @@ def test_decided_batch_is_never_dropped(ledger: TransactionLedger) -> None:
 def test_tiny_piece_has_a_minimum_cost(ledger: TransactionLedger) -> None:
     tiny = StagedPiece(0, 0, 0, 1, 0)
     stage(ledger, "app", 1, tiny)
-    assert ledger.cost == LEAST_COST
+    assert ledger.cost == MIN_COST_BYTES
 
 
 def test_number_of_applications_is_limited(ledger: TransactionLedger) -> None:

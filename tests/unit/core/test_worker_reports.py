@@ -129,7 +129,7 @@ def test_inherited_counters_are_counted_once_and_the_later_ones_win() -> None:
 
 
 def test_counters_of_old_runs_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_reports, "MOST_ENDED", 3)
+    monkeypatch.setattr(worker_reports, "MAX_ENDED_RUNS", 3)
     store = Store()
     for life in range(10):
         store.report_from("2", 10, run=f"life {life}")
@@ -144,8 +144,8 @@ def test_counters_of_old_runs_are_summed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_inherited_counters_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_reports, "MOST_ENDED", 1)
-    monkeypatch.setattr(worker_reports, "MOST_WORKERS", 1)
+    monkeypatch.setattr(worker_reports, "MAX_ENDED_RUNS", 1)
+    monkeypatch.setattr(worker_reports, "MAX_WORKERS", 1)
     former = {f"life {life}": NodeReport(counts={"publications": 10}, workers=0) for life in range(10)}
     answer = Store().report_from("1", 1, former=former)
     assert published(answer) == 100
@@ -153,7 +153,7 @@ def test_inherited_counters_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_number_of_workers_is_limited_and_exceeding_it_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_reports, "MOST_WORKERS", 2)
+    monkeypatch.setattr(worker_reports, "MAX_WORKERS", 2)
     store = Store()
     store.report_from("1", 1)
     store.report_from("2", 20)
@@ -170,7 +170,7 @@ def test_report_of_the_store_process_is_cached_between_workers() -> None:
     for worker in "123":
         store.report_from(worker, 1)
     assert store.made == 1
-    store.time += worker_reports.FRESH_SECONDS
+    store.time += worker_reports.CACHE_SECONDS
     store.report_from("1", 1)
     assert store.made == 2
 

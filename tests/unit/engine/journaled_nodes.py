@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from ropewalk.adapters.apps.noauth import NoAuth
+from ropewalk.adapters.apps.authenticators import NoAuth
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
 from ropewalk.engine.session_log import JournalSessionLog

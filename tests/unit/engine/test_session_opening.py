@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ropewalk.adapters.apps.noauth import NoAuth
+from ropewalk.adapters.apps.authenticators import NoAuth
 from ropewalk.model.application import CallContext, ConnectResult
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.limits import Limits

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ropewalk.adapters.apps.noauth import NoAuth
+from ropewalk.adapters.apps.authenticators import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.forwarding import Forwarding

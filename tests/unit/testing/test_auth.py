@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.adapters.apps.noauth import NoAuth
+from ropewalk.adapters.apps.authenticators import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, Rejected, Subscribed
 from ropewalk.ports import Authenticator, Channels

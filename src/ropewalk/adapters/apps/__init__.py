@@ -1,1 +1,1 @@
-"""Who may connect and what a channel does: one file for each way to answer. None means: ask the next one."""
+"""Authenticators, built-in channels and applications: who may connect and what a channel does. None means: try the next."""

@@ -1,6 +1,6 @@
-"""How many calls to the application run at once. The others wait in a queue that is bounded in length and in time.
+"""Limits how many calls to the application run at once. The others wait in a queue that is bounded in length and in time.
 
-Waiting here says nothing about the application: a call that was never made is no call that was not answered.
+A call that times out in the queue was never made, so it does not count against the application's health.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import Unavailable
+from ropewalk.model.limits import APP_LIMITS
 from ropewalk.model.refusals import Refusal
 from ropewalk.ports import Clock
 
@@ -21,15 +22,13 @@ Sleep = Callable[[float], Awaitable[object]]
 StillWanted = Callable[[], bool]
 """Whether a call that has waited for its turn should still be made."""
 
-QUEUE_LIMIT = 10_000
-
 
 def always() -> bool:
     return True
 
 
 class NoSlot(Unavailable):
-    """The application was not asked: too many calls wait already, or this one has waited for too long or in vain."""
+    """The call was not made: the queue is full, the call waited too long, or its caller is gone."""
 
 
 @dataclass(slots=True)
@@ -41,8 +40,11 @@ class _Waiter:
 class Slots:
     """A semaphore of `size` with a first-in, first-out queue. Used from one event loop.
 
-    `max_wait()` is how many seconds a call may wait. It is the same for all of them and may change: call `recheck` when it has
-    become shorter. One timer serves the whole queue, because the oldest waiter is always the first to run out of time.
+    One timer serves the whole queue, because the oldest waiter always times out first.
+
+    Args:
+        max_wait: returns how many seconds a call may wait. Call `recheck` when it has become shorter.
+        queue_limit: how many calls may wait.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Slots:
         max_wait: Callable[[], float],
         clock: Clock,
         sleep: Sleep = asyncio.sleep,
-        queue_limit: int = QUEUE_LIMIT,
+        queue_limit: int = APP_LIMITS.queue,
     ) -> None:
         self.size = size
         self.active = 0
@@ -67,12 +69,12 @@ class Slots:
         self._timer: asyncio.Future[object] | None = None
 
     async def acquire(self, wanted: StillWanted = always) -> None:
-        """Raises NoSlot, also where the call is no longer `wanted` when its turn comes. Else the caller must `release`."""
+        """Raises NoSlot, also if the call is no longer `wanted` when its turn comes. Otherwise the caller must `release`."""
         if self.active < self.size:
             self.active += 1
             return
         if self.waiting >= self._queue_limit:
-            raise self._refused(f"{self._queue_limit} calls wait for the application already")
+            raise self._refused(f"the queue for the application is full ({self._queue_limit} calls)")
         waiter = _Waiter(self._clock(), asyncio.get_running_loop().create_future())
         self._queue.append(waiter)
         self.waiting += 1
@@ -90,7 +92,7 @@ class Slots:
                 self._stop_timer()
         if not wanted():
             self.release()
-            raise NoSlot("nobody waits for the answer any more")
+            raise NoSlot("the caller is gone")
 
     def release(self) -> None:
         while self._queue:
@@ -101,18 +103,18 @@ class Slots:
         self.active -= 1
 
     def recheck(self) -> None:
-        """Refuse everyone who has waited for longer than `max_wait` allows now."""
+        """Refuse all calls that have waited for longer than `max_wait`."""
         self._stop_timer()
         oldest = self._clock() - self._max_wait()
         while self._queue and (self._queue[0].future.done() or self._queue[0].since <= oldest):
             waiter = self._queue.popleft()
             if not waiter.future.done():
-                waiter.future.set_exception(self._refused("the application was busy with other calls for too long"))
+                waiter.future.set_exception(self._refused("timeout in the queue: the application was busy with other calls"))
         self._start_timer()
 
     def _refused(self, reason: str) -> NoSlot:
         self._stats.refusals[Refusal.APP_QUEUE] += 1
-        logger.debug("a call to the application was not made", extra={"reason": reason})
+        logger.debug("call to the application not made", extra={"reason": reason})
         return NoSlot(reason)
 
     def _start_timer(self) -> None:

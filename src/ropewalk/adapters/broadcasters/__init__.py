@@ -1,1 +1,1 @@
-"""Broadcasters: bring publications in from where applications leave them (Redis Streams, Redis channels, NATS subjects)."""
+"""Broadcasters: receive publications over Redis Streams, Redis channels and NATS subjects."""

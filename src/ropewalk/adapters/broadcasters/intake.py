@@ -1,6 +1,6 @@
-"""What a broadcaster does with one payload: the parser and the limits are those of publishing over HTTP.
+"""Parses the payloads of a broadcaster, with the parser and the limits of publishing over HTTP.
 
-Nobody waits for an answer here. So a payload that cannot be used is logged and counted, and then it is done with.
+Senders get no reply. An invalid payload is logged, counted and dropped.
 """
 
 import logging
@@ -13,12 +13,12 @@ from ropewalk.protocol.publications import PublicationLimits, decode_gently
 
 logger = logging.getLogger("ropewalk.broadcast")
 
-BETWEEN_WARNINGS = 10.0
-"""Seconds. A publisher that sends nothing else than nonsense must not fill the disk with lines about it."""
+WARNING_INTERVAL_SECONDS = 10.0
+"""A publisher that sends invalid payloads only must not fill the log."""
 
 
 class Intake:
-    """Payloads of one broadcaster, to what they say."""
+    """Decodes the payloads of one broadcaster."""
 
     def __init__(self, broadcaster: str, limits: PublicationLimits, stats: Stats) -> None:
         self._broadcaster = broadcaster
@@ -27,10 +27,10 @@ class Intake:
         self._next_warning = 0.0
 
     async def read(self, payload: bytes | None, key: str = "") -> list[Publication] | RemoteDisconnect | None:
-        """None for one that cannot be used. `key` gives a uid to publications that bring none of their own."""
+        """Returns None for an invalid payload. `key` is the base of uids for publications without one."""
         try:
             if payload is None:
-                raise MalformedPublication("there is no payload")
+                raise MalformedPublication("the payload is missing")
             if len(payload) > self._limits.max_publish_size:
                 raise MalformedPublication(f"the payload is larger than {self._limits.max_publish_size} bytes")
             return await decode_gently(payload, self._limits, key)
@@ -46,9 +46,9 @@ class Intake:
         now = time.monotonic()
         level = logging.WARNING if now >= self._next_warning else logging.DEBUG
         if level == logging.WARNING:
-            self._next_warning = now + BETWEEN_WARNINGS
+            self._next_warning = now + WARNING_INTERVAL_SECONDS
         logger.log(
             level,
-            "a broadcast is dropped, for it cannot be used",
+            "invalid broadcast dropped",
             extra={"broadcaster": self._broadcaster, "entry": key, "reason": str(error)},
         )

@@ -1,7 +1,7 @@
 """The broadcaster `redisx`: entries of a Redis stream, shared among the nodes of one consumer group.
 
-Invariant: an entry is acknowledged and deleted only once its publications are registered. It is registered under the id of the
-entry, and so once, however often it is read.
+Invariant: an entry is acknowledged and deleted only once its publications are registered. The entry's id is their uid, so that
+they are registered once even if the entry is read again.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
+from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import MovedError, RedisError, ResponseError
 
@@ -29,27 +30,27 @@ from ropewalk.protocol.publications import PublicationLimits
 logger = logging.getLogger("ropewalk.broadcast")
 
 FIELD = b"payload"
-READ_AT_ONCE = 500
-READ_BYTES = 8 << 20
-"""Bytes that one read should bring at most, judged by the size of the entries that came last."""
+MAX_READ_ENTRIES = 500
+MAX_READ_BYTES = 8 << 20
+"""Of one read, estimated from the size of the last entries."""
 
-REGISTERED_AT_ONCE, REGISTERED_BYTES = 500, 512 << 10
-"""Publications and bytes in one step: a store that is shared holds up all others for so long. An entry alone may be larger."""
+MAX_RUN_PUBLICATIONS, MAX_RUN_BYTES = 500, 512 << 10
+"""Registered together: meanwhile a shared store serves no other client. A single entry may be larger."""
 
 ANSWER_SECONDS = 5.0
 STOP_SECONDS = 5.0
 CLAIM_SECONDS = 15.0
 DEAD_SECONDS = 30.0
-"""An entry that nobody acknowledged for so long is taken over: the node that read it counts as dead."""
+"""An entry without an acknowledgement for so long is claimed: the node that read it counts as dead."""
 
-CLAIMED_AT_ONCE = 100
-TIDY_SECONDS = 3600.0
-FORGOTTEN_SECONDS = 24 * 3600.0
-"""A consumer with nothing pending that was quiet for so long is removed. Nodes without a name of their own leave one each."""
+MAX_CLAIMED_ENTRIES = 100
+CLEANUP_SECONDS = 3600.0
+MAX_IDLE_SECONDS = 24 * 3600.0
+"""An idle consumer without pending entries is removed. Nodes without a configured name leave one at each start."""
 
 OWN, NEW = "0", ">"
-_FROM_THE_BEGINNING = b"0-0"
-_LEAVE = files(__package__).joinpath("leave.lua").read_text()
+_FIRST_ID = b"0-0"
+_REMOVE_CONSUMER_SCRIPT = files(__package__).joinpath("leave.lua").read_text()
 
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
@@ -59,50 +60,56 @@ class _Run:
 
     def __init__(self) -> None:
         self.entries: list[tuple[bytes, Sequence[Publication]]] = []
-        self._room, self._bytes = REGISTERED_AT_ONCE, REGISTERED_BYTES
+        self._free_publications, self._free_bytes = MAX_RUN_PUBLICATIONS, MAX_RUN_BYTES
 
-    def takes(self, publications: int, size: int) -> bool:
-        return publications <= self._room and size <= self._bytes
+    def fits(self, publications: int, size: int) -> bool:
+        return publications <= self._free_publications and size <= self._free_bytes
 
     def add(self, entry: bytes, publications: Sequence[Publication], size: int) -> None:
         self.entries.append((entry, publications))
-        self._room -= len(publications)
-        self._bytes -= size
+        self._free_publications -= len(publications)
+        self._free_bytes -= size
+
+
+class ConsumerGroup(Struct, frozen=True):
+    """Where entries are read.
+
+    Args:
+        stream: the Redis stream.
+        group: the consumer group that the nodes share.
+        consumer: the name of this node. If it stays the same after a restart, the node continues with its pending entries.
+        block: seconds that one read waits for entries.
+    """
+
+    stream: str
+    group: str
+    consumer: str
+    block: float
 
 
 class RedisStreamsBroadcaster:
-    """Implements `ports.Broadcaster`. `consumer` is the name of this node: under one that stays the same it first goes on with
-    what it left unfinished."""
+    """Implements `ports.Broadcaster`."""
 
     def __init__(
-        self,
-        publisher: Publisher,
-        limits: PublicationLimits,
-        stats: Stats,
-        address: RedisAddress,
-        *,
-        stream: str,
-        group: str,
-        consumer: str,
-        block: float,
+        self, publisher: Publisher, limits: PublicationLimits, stats: Stats, address: RedisAddress, group: ConsumerGroup
     ) -> None:
         self._publisher = publisher
         self._intake = Intake("redisx", limits, stats)
         self._stats = stats
-        self._stream, self._group, self._consumer = stream, group, consumer
-        self._block = block
+        self._stream, self._group, self._consumer = group.stream, group.group, group.consumer
+        self._block = group.block
         self._seeds = address.each()
         self._redis = self._open(self._seeds[0])
         self._retrying = Retrying("redisx", self._consume, (RedisError, CLOSED))
-        self._link = 0
-        self._count = READ_AT_ONCE
-        self._waiting = 0
+        self._client_id = 0
+        self._count = MAX_READ_ENTRIES
+        self._pending = 0
         self._registered: list[bytes] = []  # entries that are not acknowledged yet
-        self._claim_at = self._tidy_at = 0.0
+        self._claim_at = self._cleanup_at = 0.0
 
     def _open(self, address: RedisAddress) -> Redis:
         self._address = address
-        # RESP2, for in RESP3 the client gives answers of another shape.
+        # RESP2: the client returns other types with RESP3.
         return open_redis(address, self._block + ANSWER_SECONDS, protocol=2)
 
     async def start(self) -> None:
@@ -126,116 +133,116 @@ class RedisStreamsBroadcaster:
         return self._retrying.health()
 
     def gauges(self) -> Gauges:
-        return {"redisx_unregistered_entries": self._waiting}
+        return {"redisx_unregistered_entries": self._pending}
 
     async def _unblock(self) -> None:
-        """End a read that waits for entries. Where that fails, it ends by itself in a moment."""
-        if self._link and not self._retrying.problem:
+        """End a read that waits for entries. If that fails, the read ends after `block` seconds."""
+        if self._client_id and not self._retrying.problem:
             with contextlib.suppress(RedisError, OSError):
-                await self._redis.client_unblock(self._link)
+                await self._redis.client_unblock(self._client_id)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def _consume(self) -> None:
-        await self._find()
-        await self._acknowledge()  # what was registered before the connection was lost
-        self._waiting = 0
-        self._link = int(await self._redis.client_id())
-        self._retrying.works()
+        await self._find_group()
+        await self._acknowledge()  # entries that were registered before the connection was lost
+        self._pending = 0
+        self._client_id = int(await self._redis.client_id())
+        self._retrying.connected()
         while not self._retrying.stopping:
             try:
-                await self._take_all(OWN)
+                await self._read_all(OWN)
                 while not self._retrying.stopping:
-                    await self._claim_when_due()
-                    await self._take(NEW, self._block)
+                    await self._claim_if_due()
+                    await self._read(NEW, self._block)
             except ResponseError as error:
                 if not str(error).startswith("NOGROUP"):
                     raise
-                logger.warning("the consumer group is gone and is created again", extra={"group": self._group})
+                logger.warning("the consumer group does not exist and is created again", extra={"group": self._group})
                 await self._create_group()
 
-    async def _find(self) -> None:
-        """Make the group, wherever the stream is: in a Redis Cluster one master has it, which any other one names."""
+    async def _find_group(self) -> None:
+        """Create the group where the stream is: in a Redis Cluster the other servers redirect to its master."""
         try:
             await self._create_group()
         except MovedError as moved:
-            await self._go_to(self._address.at(moved.host or urlsplit(self._address.url).hostname or "", moved.port))
+            await self._connect_to(self._address.at(moved.host or urlsplit(self._address.url).hostname or "", moved.port))
             await self._create_group()
         except (RedisError, OSError, CLOSED):
             self._seeds.append(self._seeds.pop(0))
-            await self._go_to(self._seeds[0])
+            await self._connect_to(self._seeds[0])
             raise
 
-    async def _go_to(self, address: RedisAddress) -> None:
+    async def _connect_to(self, address: RedisAddress) -> None:
         if address != self._address:
             await close_redis(self._redis)
             self._redis = self._open(address)
 
     async def _create_group(self) -> None:
-        """From the beginning of the stream: what was sent before the first start counts, and what is done with is deleted."""
+        """From the start of the stream: entries may be older than the first start of a node. Processed ones are deleted."""
         try:
             await self._redis.xgroup_create(self._stream, self._group, "0", mkstream=True)
         except ResponseError as error:
             if not str(error).startswith("BUSYGROUP"):
                 raise
 
-    async def _take_all(self, which: str) -> None:
-        while not self._retrying.stopping and await self._take(which):
+    async def _read_all(self, which: str) -> None:
+        while not self._retrying.stopping and await self._read(which):
             pass
 
-    async def _take(self, which: str, block: float = 0.0) -> int:
-        """Read entries and bring them in; how many there were."""
+    async def _read(self, which: str, block: float = 0.0) -> int:
+        """Read entries and register them. Returns their number."""
         answer: Any = await self._redis.xreadgroup(
             self._group, self._consumer, {self._stream: which}, count=self._count, block=round(1000 * block) or None
         )
         entries: Entries = answer[0][1] if answer else []
         if entries:
             size = sum(len(fields.get(FIELD, b"")) for _, fields in entries)
-            self._count = max(1, min(READ_AT_ONCE, READ_BYTES * len(entries) // max(1, size)))
-            self._waiting = len(entries)
-            await self._bring_in(entries)
+            self._count = max(1, min(MAX_READ_ENTRIES, MAX_READ_BYTES * len(entries) // max(1, size)))
+            self._pending = len(entries)
+            await self._process(entries)
             await self._acknowledge()
-            self._waiting = 0
+            self._pending = 0
         return len(entries)
 
-    async def _claim_when_due(self) -> None:
+    async def _claim_if_due(self) -> None:
         now = time.monotonic()
         if now < self._claim_at:
             return
         self._claim_at = now + CLAIM_SECONDS
-        cursor = _FROM_THE_BEGINNING
+        cursor = _FIRST_ID
         while True:
             answer: Any = await self._redis.xautoclaim(
-                self._stream, self._group, self._consumer, int(1000 * DEAD_SECONDS), cursor, CLAIMED_AT_ONCE
+                self._stream, self._group, self._consumer, int(1000 * DEAD_SECONDS), cursor, MAX_CLAIMED_ENTRIES
             )
             cursor, claimed = answer[0], answer[1]
             if claimed:
                 self._stats.broadcasts_claimed += len(claimed)
-                logger.warning("entries of a node that seems dead are taken over", extra={"entries": len(claimed)})
-                await self._take_all(OWN)  # they are pending for this consumer now
-            if cursor == _FROM_THE_BEGINNING or self._retrying.stopping:
+                logger.warning("claimed the entries of a dead node", extra={"entries": len(claimed)})
+                await self._read_all(OWN)  # they are pending for this consumer now
+            if cursor == _FIRST_ID or self._retrying.stopping:
                 break
-        if now >= self._tidy_at:
-            self._tidy_at = now + TIDY_SECONDS
-            await self._tidy()
+        if now >= self._cleanup_at:
+            self._cleanup_at = now + CLEANUP_SECONDS
+            await self._remove_idle_consumers()
 
     # --- registering --------------------------------------------------------------------------------------------------
 
-    async def _bring_in(self, entries: Entries) -> None:
+    async def _process(self, entries: Entries) -> None:
         run = _Run()
         for entry, fields in entries:
             if not fields:  # it was deleted after it was read
                 self._registered.append(entry)
                 continue
             payload = fields.get(FIELD, b"")
-            said = await self._intake.read(fields.get(FIELD), self._key(entry))
-            if not isinstance(said, list) or not run.takes(len(said), len(payload)):
+            content = await self._intake.read(fields.get(FIELD), self._key(entry))
+            if not isinstance(content, list) or not run.fits(len(content), len(payload)):
                 await self._register(run.entries)
-                await asyncio.sleep(0)  # a turn for everybody else: a store in this process never waits
+                await asyncio.sleep(0)  # let other tasks run: a store in this process never blocks
                 run = _Run()
-            match said:
+            match content:
                 case RemoteDisconnect() as order:
-                    await self._obey(entry, order)
+                    await self._disconnect(entry, order)
                 case None:
                     self._registered.append(entry)
                 case publications:
@@ -246,12 +253,12 @@ class RedisStreamsBroadcaster:
         return f"x:{self._stream}:{entry.decode()}"
 
     async def _register(self, run: Sequence[tuple[bytes, Sequence[Publication]]]) -> None:
-        """All of them in one step; one that can never be registered costs the others nothing."""
+        """Register entries together. An entry that is refused does not affect the others."""
         if not run:
             return
         publications = [publication for _, those in run for publication in those]
         try:
-            await self._until_available(lambda: self._publisher.publish(publications))
+            await self._retry_until_available(lambda: self._publisher.publish(publications))
         except ClientError as error:
             if len(run) > 1:
                 for each in run:
@@ -260,25 +267,25 @@ class RedisStreamsBroadcaster:
             self._intake.refuse(error, self._key(run[0][0]))
         self._registered += [entry for entry, _ in run]
 
-    async def _obey(self, entry: bytes, order: RemoteDisconnect) -> None:
-        await self._until_available(lambda: self._publisher.disconnect(order))
+    async def _disconnect(self, entry: bytes, order: RemoteDisconnect) -> None:
+        await self._retry_until_available(lambda: self._publisher.disconnect(order))
         self._registered.append(entry)
 
-    async def _until_available(self, ask: Callable[[], Awaitable[object]]) -> None:
-        """Again for ever: the entries stay pending meanwhile, and both may be asked for twice."""
+    async def _retry_until_available(self, call: Callable[[], Awaitable[object]]) -> None:
+        """Retry without a limit: the entries stay pending, and both calls are idempotent."""
         attempt = 0
         while True:
             try:
-                await ask()
+                await call()
                 return
             except Unavailable as error:
                 if not attempt:
-                    logger.warning("publications of redisx wait", extra={"reason": str(error)})
-                await self._retrying.pause(self._retrying.wait(attempt))
+                    logger.warning("publications of redisx are delayed: the store is unavailable", extra={"reason": str(error)})
+                await self._retrying.pause(self._retrying.delay(attempt))
                 attempt += 1
 
     async def _acknowledge(self) -> None:
-        """Everything that is registered: not to be read again by anybody, and gone. Both or none."""
+        """Acknowledge and delete the registered entries, in one transaction."""
         if not self._registered:
             return
         async with self._redis.pipeline(transaction=True) as both:
@@ -289,11 +296,11 @@ class RedisStreamsBroadcaster:
 
     # --- consumers ----------------------------------------------------------------------------------------------------
 
-    async def _tidy(self) -> None:
+    async def _remove_idle_consumers(self) -> None:
         for other in await self._redis.xinfo_consumers(self._stream, self._group):
-            if other["idle"] > 1000 * FORGOTTEN_SECONDS and other["name"] != self._consumer.encode():
+            if other["idle"] > 1000 * MAX_IDLE_SECONDS and other["name"] != self._consumer.encode():
                 await self._remove(other["name"])
 
     async def _remove(self, consumer: str | bytes) -> None:
-        """Unless something is pending for it."""
-        await self._redis.eval(_LEAVE, 1, self._stream, self._group, consumer)
+        """A consumer with pending entries is kept."""
+        await self._redis.eval(_REMOVE_CONSUMER_SCRIPT, 1, self._stream, self._group, consumer)

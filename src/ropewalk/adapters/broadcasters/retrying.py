@@ -1,4 +1,4 @@
-"""Work over a connection that may be lost: done again and again until it is stopped, with bounded waits in between."""
+"""Runs work over a connection, and restarts it with backoff when it fails, until it is stopped."""
 
 import asyncio
 import contextlib
@@ -10,17 +10,20 @@ from ropewalk.core.backoff import Backoff, Chance
 
 logger = logging.getLogger("ropewalk.broadcast")
 
-BETWEEN_ATTEMPTS = Backoff(0.2, 5.0)
+RETRY_BACKOFF = Backoff(0.2, 5.0)
 
 
 class Stopped(Exception):
-    """The work is to end, and what it waits for has not come."""
+    """The work was stopped during a pause."""
 
 
 class Retrying:
-    """Runs `work` in a task. When it fails, `problem` says why until the work calls `works`, and it is begun anew after a wait.
+    """Runs `work` in a task. When it fails, it is restarted after a pause.
 
-    `expected`: what it fails with where the other side is down.
+    `problem` is the reason of the last failure until the work calls `connected`, then "".
+
+    Args:
+        expected: the errors that `work` raises when the other side is down. Others are logged with a traceback.
     """
 
     def __init__(
@@ -37,7 +40,7 @@ class Retrying:
         self._attempt = 0
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.problem = "it has not connected yet"
+        self.problem = "not connected yet"
 
     @property
     def stopping(self) -> bool:
@@ -47,7 +50,7 @@ class Retrying:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self, seconds: float) -> None:
-        """The work ends by itself within `seconds`, or is cancelled."""
+        """Let the work end within `seconds`, then cancel it."""
         self._stopping.set()
         if self._task is None:
             return
@@ -56,13 +59,13 @@ class Retrying:
         await asyncio.wait([self._task])
 
     async def pause(self, seconds: float) -> None:
-        """Raises Stopped when the work is to end meanwhile."""
+        """Raises Stopped if the work is stopped meanwhile."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
                 raise Stopped
 
-    def works(self) -> None:
+    def connected(self) -> None:
         self._attempt = 0
         if self.problem:
             self.problem = ""
@@ -71,15 +74,15 @@ class Retrying:
     def health(self) -> str:
         return f"broadcaster {self._name}: {self.problem}" if self.problem else ""
 
-    def fails(self, error: BaseException) -> None:
+    def failed(self, error: BaseException) -> None:
         reason = str(error) or type(error).__name__
         if self.problem != reason:
-            logger.warning("broadcaster %s does not work, and tries again", self._name, extra={"reason": reason})
+            logger.warning("broadcaster %s failed and retries", self._name, extra={"reason": reason})
         self.problem = reason
 
-    def wait(self, attempt: int) -> float:
+    def delay(self, attempt: int) -> float:
         """Seconds until the next attempt."""
-        return BETWEEN_ATTEMPTS.delay(attempt, self._chance)
+        return RETRY_BACKOFF.delay(attempt, self._chance)
 
     async def _run(self) -> None:
         with contextlib.suppress(Stopped):
@@ -88,9 +91,9 @@ class Retrying:
                     await self._work()
                 except Stopped:
                     raise
-                except Exception as error:  # the edge of a background task: whatever it is, publications must come in again
+                except Exception as error:  # the edge of a background task: any error must be followed by a retry
                     if not isinstance(error, self._expected):
-                        logger.exception("broadcaster %s failed", self._name)
-                    self.fails(error)
+                        logger.exception("unexpected error in broadcaster %s", self._name)
+                    self.failed(error)
                     self._attempt += 1
-                    await self.pause(self.wait(self._attempt - 1))
+                    await self.pause(self.delay(self._attempt - 1))

@@ -1,1 +1,1 @@
-"""Where transactions wait: files for what must outlive a crash, Arrow for what applications send."""
+"""Staging of transactions: files that survive a crash, and Arrow for the rows that applications send."""

@@ -1,6 +1,6 @@
-"""A staged body: an Arrow IPC stream of rows to publish, checked before anything of it counts.
+"""A staged body: an Arrow IPC stream of rows to publish, validated as a whole before any row is used.
 
-Invariant: what a body takes in memory is bounded by its own size. Hence plain columns only, and none compressed.
+Invariant: a decoded body takes no more memory than its own size. So columns are plain and not compressed.
 """
 
 import struct
@@ -18,11 +18,11 @@ from ropewalk.protocol.publications import PublicationLimits, check_uid, payload
 TEXT = (pa.string(), pa.large_string())
 BYTES = (pa.binary(), pa.large_binary())
 
-_TAKEN = {ColumnType.TEXT: TEXT, ColumnType.BYTES: BYTES + TEXT, ColumnType.NUMBER: (pa.int64(),)}
+_ACCEPTED = {ColumnType.TEXT: TEXT, ColumnType.BYTES: BYTES + TEXT, ColumnType.NUMBER: (pa.int64(),)}
 
-COLUMNS = {column.name: _TAKEN[column.type] for column in JOURNAL_COLUMNS if column.sent}
-"""Those of the journal that a publication has, and the types that are taken for each. `producer` and `sequence` number a row:
-the server passes over what it has of that producer up to its last sequence."""
+COLUMNS = {column.name: _ACCEPTED[column.type] for column in JOURNAL_COLUMNS if column.sent}
+"""The journal's columns that a publication has, with the accepted types. `producer` and `sequence` number a row: the server
+skips rows up to the producer's last sequence."""
 
 REQUIRED = ("stream", "value")
 
@@ -33,11 +33,11 @@ _BATCH_COMPRESSION = 10
 
 
 class ArrowRows:
-    """Implements `ports.Rows`; the class itself is a `ports.RowReader` once it is given its limits."""
+    """Implements `ports.Rows`. With its limits bound, the class is a `ports.RowReader`."""
 
     def __init__(self, body: bytes, limits: PublicationLimits) -> None:
         self._limits = limits
-        self._table = _table(body)
+        self._table = _read_table(body)
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -46,11 +46,11 @@ class ArrowRows:
         part = self._table.slice(start, count)
         columns = {name: part.column(name).to_pylist() for name in part.column_names}
         blank = [None] * part.num_rows
-        lines = zip(*(columns.get(name, blank) for name in COLUMNS), strict=True)
-        return [self._publication(line, start + index) for index, line in enumerate(lines)]
+        rows = zip(*(columns.get(name, blank) for name in COLUMNS), strict=True)
+        return [self._publication(row, start + index) for index, row in enumerate(rows)]
 
-    def _publication(self, line: tuple[Any, ...], index: int) -> Publication:
-        stream, value, uid, exclude_socket, broadcast_type, producer, sequence = line
+    def _publication(self, row: tuple[Any, ...], index: int) -> Publication:
+        stream, value, uid, exclude_socket, broadcast_type, producer, sequence = row
         if value is None:
             raise MalformedPublication("value must not be null", index)
         if len(value) > self._limits.max_publish_size:
@@ -58,27 +58,27 @@ class ArrowRows:
         if uid:
             check_uid(uid, "uid", index)
         if producer and (sequence is None or sequence < 0):
-            raise MalformedPublication("a row with a producer needs a sequence from 0 on", index)
+            raise MalformedPublication("a row with a producer needs a sequence of at least 0", index)
         return Publication(
             stream_of(stream, self._limits.max_stream_name, index),
-            payload_of(_text(value, index), index),
+            payload_of(_decode_text(value, index), index),
             exclude_socket or "",
             type_of(broadcast_type, index),
             False,
             uid or "",
-            _producer(producer, index) if producer else "",
+            _check_producer(producer, index) if producer else "",
             sequence if producer else 0,
         )
 
 
-def _producer(name: str, index: int) -> str:
+def _check_producer(name: str, index: int) -> str:
     try:
         return checked_name(name, "producer")
     except BadRequest as error:
         raise MalformedPublication(str(error), index) from None
 
 
-def _text(value: str | bytes, index: int) -> str:
+def _decode_text(value: str | bytes, index: int) -> str:
     if isinstance(value, str):
         return value
     try:
@@ -87,10 +87,10 @@ def _text(value: str | bytes, index: int) -> str:
         raise MalformedPublication("value is not UTF-8", index) from None
 
 
-def _table(body: bytes) -> Any:
-    """Every column whole and valid to the last offset and letter, for the body comes from outside."""
+def _read_table(body: bytes) -> Any:
+    """Validates all of every column, including offsets and UTF-8: the body is untrusted."""
     try:
-        _refuse_compressed(body)
+        _reject_compressed(body)
         with pa.ipc.open_stream(pa.BufferReader(body)) as reader:
             _check_schema(reader.schema)
             table = reader.read_all()
@@ -103,7 +103,7 @@ def _table(body: bytes) -> Any:
 def _check_schema(schema: Any) -> None:
     names = list(schema.names)
     if len(set(names)) != len(names):
-        raise MalformedPublication("a column is there twice")
+        raise MalformedPublication("duplicate column")
     for field in schema:
         if field.name not in COLUMNS:
             raise MalformedPublication(f"unknown column {field.name}; known are {', '.join(COLUMNS)}")
@@ -115,8 +115,8 @@ def _check_schema(schema: Any) -> None:
             raise MalformedPublication(f"column {name} is missing")
 
 
-def _refuse_compressed(body: bytes) -> None:
-    """Some kilobytes could unpack to gigabytes, and the library offers no bound."""
+def _reject_compressed(body: bytes) -> None:
+    """Some kilobytes could expand to gigabytes, and the library has no limit."""
     source = pa.BufferReader(body)
     while source.tell() < len(body):
         try:
@@ -124,11 +124,11 @@ def _refuse_compressed(body: bytes) -> None:
         except EOFError:
             return
         if message.type == _RECORD_BATCH and _has_compression(message.metadata.to_pybytes()):
-            raise MalformedPublication("compressed columns are not taken")
+            raise MalformedPublication("compressed columns are not supported")
 
 
 def _has_compression(metadata: bytes) -> bool:
-    """Whether the header of this message, a RecordBatch table, has its `compression` field set."""
+    """True if the header of this message, a RecordBatch table, has its `compression` field set."""
     try:
         message = struct.unpack_from("<I", metadata)[0]
         slot = _slot(metadata, message, _MESSAGE_HEADER)
@@ -139,7 +139,7 @@ def _has_compression(metadata: bytes) -> bool:
 
 
 def _slot(metadata: bytes, table: int, field: int) -> int:
-    """Where in the table the field lies; 0 if it is not set."""
+    """The field's place in the table; 0 if it is not set."""
     vtable = table - struct.unpack_from("<i", metadata, table)[0]
     size = struct.unpack_from("<H", metadata, vtable)[0]
     return int(struct.unpack_from("<H", metadata, vtable + field)[0]) if field < size else 0

@@ -1,8 +1,9 @@
-"""Transactions in files: a directory an application, in it a state file and a directory a batch with a file a piece.
+"""Transactions in files: a directory per application, with a state file and a directory per batch, with a file per piece.
 
-Invariant: a state file is replaced whole, and only after everything it speaks of is on disk. All of it runs in threads. An
-application is copied as it was at one moment, and before the journal: rows of a batch that the copy does not know of, or knows
-as undecided, are skipped when the batch is committed again; the reverse would lose them.
+Invariant: a state file is replaced atomically, after all files that it refers to are on disk. File access runs in threads.
+
+A backup copies an application as of one moment, and before the journal: the journal's copy may then have rows of a batch that
+this copy does not have or has as undecided. They are skipped when the batch is committed again. The reverse would lose them.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 
 class FileStaging:
-    """Implements `ports.Staging` below one directory, which nobody else writes to."""
+    """Implements `ports.Staging` in a directory of its own."""
 
     def __init__(self, directory: Path) -> None:
         self._root = directory
@@ -47,34 +48,34 @@ class FileStaging:
 
     async def discard(self, app: str, batch: int, pieces: Sequence[StagedPiece]) -> None:
         if pieces:
-            await _in_thread(self._discard, self._home(app) / _batch_name(batch), pieces)
+            await _in_thread(self._discard, self._app_directory(app) / _batch_name(batch), pieces)
 
     async def discard_batch(self, app: str, batch: int) -> None:
-        await _in_thread(_remove_tree, self._home(app) / _batch_name(batch))
+        await _in_thread(_remove_tree, self._app_directory(app) / _batch_name(batch))
 
     async def decide(self, app: str, last: int | None, decision: Decision) -> list[StagedPiece]:
         return await _in_thread(self._decide, app, last, decision)
 
     async def read(self, app: str, batch: int, piece: StagedPiece) -> bytes:
-        return await _in_thread(self._read, self._home(app) / _batch_name(batch), piece)
+        return await _in_thread(self._read, self._app_directory(app) / _batch_name(batch), piece)
 
     async def finish(self, app: str, batch: int) -> None:
         await _in_thread(self._finish, app, batch)
 
-    def _home(self, app: str) -> Path:
-        # Not the name itself: it may be `..`, and some file systems take `A` for `a`. The state file tells the name.
+    def _app_directory(self, app: str) -> Path:
+        # Not the name itself: it may be `..`, and some file systems ignore case. The state file has the name.
         return self._root / sha256(app.encode()).hexdigest()[:32]
 
     # --- pieces -------------------------------------------------------------------------------------------------------
 
     def _put(self, app: str, batch: int, piece: StagedPiece, data: bytes) -> None:
-        home = self._home(app)
+        home = self._app_directory(app)
         if not (home / STATE).exists():
             self._write_state(AppRecord(app))
         directory = home / _batch_name(batch)
         directory.mkdir(exist_ok=True)
         path = directory / _piece_name(piece)
-        # Its own name while it is written: the same piece may come twice at once.
+        # A unique name while it is written: the same piece may be sent twice at once.
         unfinished = path.with_suffix(f".{next(self._names)}{UNFINISHED}")
         try:
             unfinished.write_bytes(data)
@@ -89,15 +90,15 @@ class FileStaging:
 
     def _read(self, directory: Path, piece: StagedPiece) -> bytes:
         data = (directory / _piece_name(piece)).read_bytes()
-        if not whole(data, piece):
+        if not matches(data, piece):
             raise Unavailable(f"a decided piece is damaged: {_piece_name(piece)} in {directory}")
         return data
 
-    def _sealed(self, directory: Path, piece: StagedPiece) -> bool:
-        """Whether the piece is whole; if so, it is on disk now."""
+    def _sync_piece(self, directory: Path, piece: StagedPiece) -> bool:
+        """Flush the piece to disk. Returns False if it is missing or damaged."""
         try:
             with (directory / _piece_name(piece)).open("rb") as file:
-                if not whole(file.read(), piece):
+                if not matches(file.read(), piece):
                     return False
                 os.fsync(file.fileno())
         except FileNotFoundError:
@@ -107,8 +108,8 @@ class FileStaging:
     # --- states -------------------------------------------------------------------------------------------------------
 
     def _decide(self, app: str, last: int | None, decision: Decision) -> list[StagedPiece]:
-        directory = self._home(app) / _batch_name(decision.batch)
-        broken = [piece for piece in decision.pieces if not self._sealed(directory, piece)]
+        directory = self._app_directory(app) / _batch_name(decision.batch)
+        broken = [piece for piece in decision.pieces if not self._sync_piece(directory, piece)]
         if not broken:
             if decision.pieces:
                 _sync_directory(directory)
@@ -117,12 +118,12 @@ class FileStaging:
 
     def _finish(self, app: str, batch: int) -> None:
         self._write_state(AppRecord(app, batch))
-        for directory in self._batches(self._home(app)):
+        for directory in self._batches(self._app_directory(app)):
             if int(directory.name) <= batch:
                 _remove_tree(directory)
 
     def _write_state(self, record: AppRecord) -> None:
-        home = self._home(record.app)
+        home = self._app_directory(record.app)
         if not home.exists():
             home.mkdir(parents=True, exist_ok=True)
             _sync_directory(self._root)
@@ -149,25 +150,25 @@ class FileStaging:
             if record.last is not None and batch <= record.last:
                 _remove_tree(directory)
             else:
-                staged[batch] = _pieces(directory)
+                staged[batch] = _list_pieces(directory)
         return msgspec.structs.replace(record, staged=staged)
 
     def _batches(self, home: Path) -> list[Path]:
         return [entry for entry in home.iterdir() if _BATCH.fullmatch(entry.name)]
 
 
-def _pieces(directory: Path) -> list[StagedPiece]:
-    """What was put whole; what was not is removed."""
+def _list_pieces(directory: Path) -> list[StagedPiece]:
+    """Returns the pieces; removes unfinished files."""
     found: list[StagedPiece] = []
     for path in directory.iterdir():
-        if piece := piece_of(path.name):
+        if piece := parse_piece_name(path.name):
             found.append(piece)
         else:
             path.unlink()
     return found
 
 
-def piece_of(name: str) -> StagedPiece | None:
+def parse_piece_name(name: str) -> StagedPiece | None:
     if not (match := _PIECE.fullmatch(name)):
         return None
     part, attempt, seq, size, crc = match.groups()
@@ -175,7 +176,7 @@ def piece_of(name: str) -> StagedPiece | None:
 
 
 def read_state(path: Path) -> AppRecord:
-    """Raises Unavailable for what is not a state."""
+    """Raises Unavailable for a file that is not a state."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=AppRecord)
     except msgspec.MsgspecError as error:
@@ -190,7 +191,8 @@ def _piece_name(piece: StagedPiece) -> str:
     return f"{piece.part}-{piece.attempt}-{piece.seq}-{piece.size}-{piece.crc:08x}.rows"
 
 
-def whole(data: bytes, piece: StagedPiece) -> bool:
+def matches(data: bytes, piece: StagedPiece) -> bool:
+    """True if size and checksum are those of the piece."""
     return len(data) == piece.size and crc32(data) == piece.crc
 
 
@@ -199,7 +201,7 @@ def _remove_tree(directory: Path) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """A name is on disk only once its directory is."""
+    """Flush a directory, which holds the names of its files."""
     number = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -214,17 +216,17 @@ async def _in_thread(work: Callable[P, T], *args: P.args, **named: P.kwargs) -> 
         raise Unavailable(f"staging: {error.strerror or error}") from error
 
 
-# --- copied and checked from outside, while a server may change them -------------------------------------------------
+# --- backup and verification, while a server may change the files -----------------------------------------------------
 
-ATTEMPTS = 100
+COPY_ATTEMPTS = 100
 
 
 def copy_staging(root: Path, target: Path) -> None:
-    """Raises Unavailable where an application does not stay as it is for long enough."""
+    """Raises Unavailable if an application changes during every attempt."""
     target.mkdir(parents=True)
     for home in sorted(path.parent for path in root.glob(f"*/{STATE}")):
-        for _ in range(ATTEMPTS):
-            with suppress(FileNotFoundError):  # a batch was finished or gave way meanwhile
+        for _ in range(COPY_ATTEMPTS):
+            with suppress(FileNotFoundError):  # a batch was finished or discarded meanwhile
                 if _copy_app(home, target / home.name):
                     break
             shutil.rmtree(target / home.name, ignore_errors=True)
@@ -233,7 +235,7 @@ def copy_staging(root: Path, target: Path) -> None:
 
 
 def _copy_app(home: Path, target: Path) -> bool:
-    """False if the application moved on while it was copied."""
+    """Returns False if the application has changed during the copy."""
     state = (home / STATE).read_bytes()
     target.mkdir()
     for path in sorted(home.glob("*/*.rows")):
@@ -244,7 +246,7 @@ def _copy_app(home: Path, target: Path) -> bool:
 
 
 def damaged_staging(root: Path) -> list[str]:
-    """States that cannot be read, and pieces of decided batches that are missing or damaged, in words."""
+    """Describes states that cannot be read, and pieces of decided batches that are missing or damaged."""
     return [problem for path in sorted(root.glob(f"*/{STATE}")) for problem in _damage(path)]
 
 
@@ -256,10 +258,12 @@ def _damage(state: Path) -> list[str]:
     if record.decided is None:
         return []
     pieces = {
-        piece: path for path in state.parent.glob(f"{record.decided.batch:010d}/*.rows") if (piece := piece_of(path.name))
+        piece: path
+        for path in state.parent.glob(f"{record.decided.batch:010d}/*.rows")
+        if (piece := parse_piece_name(path.name))
     }
     return [
         f"piece {piece.seq} of part {piece.part} of batch {record.decided.batch} of {record.app} is missing or damaged"
         for piece in record.decided.pieces
-        if piece not in pieces or not whole(pieces[piece].read_bytes(), piece)
+        if piece not in pieces or not matches(pieces[piece].read_bytes(), piece)
     ]

@@ -1,6 +1,6 @@
-// A session of the extended Action Cable protocol, subscribed to one public stream, over as many connections as it takes.
-// It reports what the server said, as it came: nothing is sorted or smoothed over. An offset that comes again or is left
-// out is reported as such, because a page that repairs in silence could not show that there was nothing to repair.
+// A session of the extended Action Cable protocol, subscribed to one public stream, which reconnects when its connection is lost.
+// It reports the server's messages in the order of their arrival, without sorting or repair: duplicate and missing offsets are
+// reported, so that the page can show that there are none.
 //
 // Events (details):
 //   state    { name: connecting | online | waiting | cut | closed, sid, reason, delay }
@@ -14,9 +14,9 @@
 
 const PROTOCOL = "actioncable-v1-ext-json";
 const PING_SECONDS = 3;
-const SILENCE = 10_000; // three pings and some air: a link without them is dead, whatever the socket says
+const SILENCE = 10_000; // more than three pings: without any the connection is dead, even if the socket is open
 const FIRST_DELAY = 500;
-const LONGEST_DELAY = 15_000;
+const MAX_DELAY = 15_000;
 
 export class Session extends EventTarget {
   #url;
@@ -32,10 +32,10 @@ export class Session extends EventTarget {
   #online = false;
   #attempts = 0;
   #retry = 0;
-  #pause; // milliseconds after which the server asked us to come back
+  #pause; // the reconnect delay that the server sent, in milliseconds
   #silence = 0;
 
-  /** `since`: UNIX seconds from where history is wanted as long as no position is known. */
+  /** `since`: UNIX seconds; history from then on is requested while no position is known. */
   constructor({ url, stream, since }) {
     super();
     this.#url = url;
@@ -67,13 +67,13 @@ export class Session extends EventTarget {
     this.#listen();
   }
 
-  /** Stop hearing at once and stay away until `open`. No unsubscribe and no leave: the server is not told anything. */
+  /** Close the connection until `open`, without unsubscribe and leave, as if it were lost. */
   cut() {
     this.#abandon();
     this.#state("cut");
   }
 
-  /** Come back now if a lost connection is only waiting for its next attempt. */
+  /** Skip the delay if a lost connection waits for its next attempt. */
   hurry() {
     if (this.#retry) this.open();
   }
@@ -155,7 +155,7 @@ export class Session extends EventTarget {
     const known = this.#position;
     const sameLife = known?.epoch === epoch;
     if (sameLife && offset <= known.offset) return this.#emit("repeated", { position });
-    const begins = this.#gone && offset === 1; // the gap was reported when the server did not know the stream
+    const begins = this.#gone && offset === 1; // this gap was reported when the server had no record of the stream
     if (known && !begins && !(sameLife && offset === known.offset + 1)) this.#emit("hole", { known, position });
     this.#gone = false;
     this.#position = position;
@@ -170,17 +170,17 @@ export class Session extends EventTarget {
     this.#emit("gap", { known, ...told, reason: told.reason ?? reason });
   }
 
-  /** Where we stand behind a gap: what is kept follows, from `oldest` on. */
+  /** The position after a gap: kept messages follow, from `oldest` on. */
   #behind({ reason, epoch, oldest, tip }) {
     if (epoch === undefined) return null; // no details: the next message has our position
-    if (epoch === "") return this.#position; // it gives no position, so ours stays
-    if (reason === "unclaimed") return this.#position; // what follows that gap came before it was said
+    if (epoch === "") return this.#position; // the gap has no position: keep ours
+    if (reason === "unclaimed") return this.#position; // the messages after this gap arrived before the notice
     return { epoch, offset: reason === "ahead" ? tip : oldest - 1 };
   }
 
   #caughtUp({ streams = {} }) {
     const told = streams[this.#stream];
-    // A stream of which nothing was seen yet: what comes while we are away is asked for from here on.
+    // No message received yet: later requests ask for history from here on.
     if (told?.epoch) this.#position ??= { epoch: told.epoch, offset: told.tip };
     this.#replaying = false;
     this.#emit("caughtup", {});
@@ -188,8 +188,8 @@ export class Session extends EventTarget {
 
   #lost() {
     this.#abandon();
-    const ceiling = Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** this.#attempts++);
-    // Jitter: a restarted server should not meet everybody at once. One that told when to come back has seen to that.
+    const ceiling = Math.min(MAX_DELAY, FIRST_DELAY * 2 ** this.#attempts++);
+    // Jitter, so that clients do not reconnect to a restarted server all at once. A delay from the server includes it.
     const delay = this.#pause ?? ceiling * (0.5 + Math.random() / 2);
     this.#pause = undefined;
     this.#retry = setTimeout(() => this.open(), delay);

@@ -1,12 +1,12 @@
 // The demo page: binds the session, the list of messages, the members and the buttons to each other.
-// State lives in the session and its companions; this file only carries it to the page and back.
+// The session and its helpers hold the state; this file connects them to the page.
 
 import { Session } from "./cable.js";
 import { Messages, element } from "./messages.js";
 import { Publisher } from "./publisher.js";
 import { Report, seconds } from "./report.js";
 
-const EARLIER = 300; // seconds of the recent past that a new page asks for
+const EARLIER = 300; // seconds of history that a new page requests
 const TYPING_EVERY = 2_000;
 const TYPING_LASTS = 4_000;
 const NAMES = ["Ada", "Bo", "Cleo", "Dara", "Eli", "Fern", "Gus", "Hana", "Ivo", "Juno", "Kit", "Lou", "Mika", "Noor", "Ola", "Pia"];
@@ -15,7 +15,7 @@ const $ = (id) => document.getElementById(id);
 const show = (id, text) => { $(id).textContent = text; };
 const { cable, publish, stream } = document.body.dataset;
 
-// Kept for the life of the tab, so that a reload is the same member. A second tab is another one.
+// Stored per tab: a reloaded page is the same member, a second tab is another one.
 const self = (sessionStorage.demoMember ??= randomId());
 const url = new URL(cable, location.href);
 url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
@@ -145,7 +145,7 @@ $("cut").addEventListener("click", () => {
 
 $("come-back").addEventListener("click", () => {
   comeBack();
-  $(name ? "text" : "name").focus(); // the button goes away, and the keyboard should not be lost with it
+  $(name ? "text" : "name").focus(); // the focused button is hidden now
 });
 addEventListener("online", () => session.hurry());
 

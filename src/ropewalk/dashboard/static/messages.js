@@ -1,6 +1,6 @@
-// The chat's list of messages and notes. Whatever came from outside goes in as text, never as markup.
+// The chat's list of messages and notes. Data from other clients is inserted as text, never as markup.
 
-const MOST_ENTRIES = 300;
+const MAX_ENTRIES = 300;
 
 export class Messages {
   #log;
@@ -8,7 +8,7 @@ export class Messages {
   #waiting;
   #self;
 
-  /** `log` scrolls `list`; `self` is the id by which this page's own messages are known. */
+  /** `log` scrolls `list`; `self` is the sender id of this page's own messages. */
   constructor({ log, list, waiting, self }) {
     this.#log = log;
     this.#list = list;
@@ -37,7 +37,7 @@ export class Messages {
     this.#append(item);
   }
 
-  /** Show a message that has not left yet; it goes when it comes back with its position. */
+  /** Show a message that is not published yet, until it arrives with its position. */
   wait(uid, text) {
     const item = element("li", "", text);
     item.dataset.uid = uid;
@@ -48,7 +48,7 @@ export class Messages {
     for (const item of this.#waiting.children) if (item.dataset.uid === uid) return item.remove();
   }
 
-  /** Screen readers hold a replay back until it is complete. */
+  /** Screen readers wait until a replay is complete. */
   busy(busy) {
     this.#log.setAttribute("aria-busy", String(busy));
   }
@@ -58,12 +58,12 @@ export class Messages {
     const log = this.#log;
     const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
     list.append(item);
-    while (list.children.length > MOST_ENTRIES) list.firstChild.remove();
+    while (list.children.length > MAX_ENTRIES) list.firstChild.remove();
     if (atEnd) log.scrollTop = log.scrollHeight;
   }
 }
 
-/** Anyone may publish anything to a public stream: what is not one of our messages is shown as the JSON that it is. */
+/** Any client may publish to a public stream: other messages than the page's own are shown as JSON. */
 function understood(message) {
   if (typeof message?.text !== "string") {
     return { name: "publisher", text: typeof message === "string" ? message : JSON.stringify(message) };

@@ -1,9 +1,9 @@
-// What this page has written and the server has not yet answered, in order, one request at a time.
-// A publication keeps its uid through every retry, so that it is registered once however often it is sent.
+// Publishes the page's messages in order, one request at a time, with retries.
+// A publication keeps its uid in every retry, so that it is registered once.
 
-const MOST_WAITING = 50;
+const MAX_WAITING = 50;
 const FIRST_DELAY = 500;
-const LONGEST_DELAY = 8_000;
+const MAX_DELAY = 8_000;
 
 export class Publisher {
   #url;
@@ -14,7 +14,7 @@ export class Publisher {
   #attempts = 0;
   #busy = false;
 
-  /** `mayGo()` says whether requests may leave now; `refused(uid, reason)` hears of what the server will never take. */
+  /** `mayGo()` returns whether requests may be sent; `refused(uid, reason)` is called for a publication that the server refuses. */
   constructor({ url, stream, mayGo, refused }) {
     this.#url = url;
     this.#stream = stream;
@@ -22,9 +22,9 @@ export class Publisher {
     this.#refused = refused;
   }
 
-  /** False when too much is waiting already. */
+  /** Returns false if too many messages are waiting. */
   publish(uid, data) {
-    if (this.#waiting.length >= MOST_WAITING) return false;
+    if (this.#waiting.length >= MAX_WAITING) return false;
     this.#waiting.push({ stream: this.#stream, data: JSON.stringify(data), uid });
     this.flush();
     return true;
@@ -40,7 +40,7 @@ export class Publisher {
     this.#busy = false;
   }
 
-  /** True when the publication needs no further attempt. */
+  /** Returns true if the publication needs no further attempt. */
   async #sent(publication) {
     try {
       const answer = await fetch(this.#url, {
@@ -58,7 +58,7 @@ export class Publisher {
   }
 
   #pause() {
-    const ceiling = Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** this.#attempts++);
+    const ceiling = Math.min(MAX_DELAY, FIRST_DELAY * 2 ** this.#attempts++);
     return new Promise((resolve) => setTimeout(resolve, ceiling * (0.5 + Math.random() / 2)));
   }
 }

@@ -1,4 +1,4 @@
-// What came back after an absence: counted from the welcome of the new connection until its replay is complete.
+// The report after a reconnect: messages from the welcome of the new connection until its replay is complete.
 
 export class Report {
   #root;
@@ -32,7 +32,7 @@ export class Report {
     if (this.#current) this.#current.gap = gap;
   }
 
-  /** The replay is complete: returns the finished report, or null when nobody came back. */
+  /** The replay is complete: returns the report, or null without a reconnect. */
   finish() {
     const report = this.#current;
     this.#current = null;

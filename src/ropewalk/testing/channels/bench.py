@@ -15,7 +15,7 @@ from ropewalk.core.stats import Stats
 from ropewalk.engine.node import Node
 from ropewalk.engine.session import Session
 from ropewalk.model.commands import Command
-from ropewalk.model.limits import Limits
+from ropewalk.model.limits import AppLimits, Limits
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.protocol.websocket_frame import CableCodec
@@ -37,7 +37,7 @@ class Bench:
         self.headers = tuple(name.lower() for name in headers)
         stats, rules = Stats(), Rulebook(StreamRules())
         self.backend = MemoryBackend(rules, self.clock)
-        served = PythonApplication(lambda: app, stats, threads=ONE_AT_A_TIME, timeout=timeout, directory="")
+        served = PythonApplication(lambda: app, stats, AppLimits(threads=ONE_AT_A_TIME, timeout=timeout), directory="")
         self.app = Watched(served)
         self.node = Node(
             self.backend,

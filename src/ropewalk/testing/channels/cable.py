@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from ropewalk.channels import App
-from ropewalk.channels.publications import publication
+from ropewalk.channels.values import publication
 from ropewalk.model.messages import Receipt
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.protocol.handshake import client_options

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from ropewalk.channels.state import shown
-from ropewalk.channels.texts import json_object, json_text
+from ropewalk.channels.values import decode_state, json_object, json_text
 from ropewalk.model.commands import Subscribe
 from ropewalk.testing.channels.errors import Rejected
 from ropewalk.testing.channels.line import CapturedConnection
@@ -30,7 +29,7 @@ class Client:
     def state(self) -> dict[str, Any]:
         """What the app keeps in `connection.state`."""
         side = self._line.session.app
-        return shown(side.state) if side else {}
+        return decode_state(side.state) if side else {}
 
     @property
     def closed(self) -> bool:

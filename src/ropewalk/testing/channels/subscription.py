@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from ropewalk.channels.state import shown
-from ropewalk.channels.texts import json_bytes, json_text
+from ropewalk.channels.values import decode_state, json_bytes, json_text
 from ropewalk.model.commands import Join, Leave, Perform, Presence, Unsubscribe, Whisper
 from ropewalk.model.presence import Member
 from ropewalk.protocol.envelopes import REPLY_TO_KEY
@@ -54,7 +53,7 @@ class Subscription:
     def state(self) -> dict[str, Any]:
         """What the channel keeps in `self.state`."""
         granted = self._line.granted(self.identifier)
-        return shown(granted.state or {}) if granted else {}
+        return decode_state(granted.state or {}) if granted else {}
 
     async def receive(self, within: float = 0) -> Any:
         """The next message. Raises `NothingReceived`: what the test has caused is done already, so that it waits for nothing.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ropewalk.channels.runner import logger
+from ropewalk.channels.handlers import logger
 from ropewalk.model.application import (
     CallContext,
     CommandCall,

@@ -1,4 +1,4 @@
-"""Routed channels: which identifiers subscribe to which stream, and whether they allow whispers and presence."""
+"""Routed channels: identifiers, their streams, and whether they allow whispers and presence."""
 
 import hashlib
 import hmac
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.adapters.apps.streams import (
-    MAX_STREAM_NAME,
-    REMEMBERED_LENGTH,
+    MAX_CACHED_IDENTIFIER_LENGTH,
+    MAX_STREAM_NAME_BYTES,
     PubSubChannel,
     SignedNameChannel,
     cable_ready,
@@ -53,7 +53,7 @@ async def test_equal_subscriptions_share_one_result() -> None:
 
 async def test_results_for_long_identifiers_are_not_cached() -> None:
     channel = PubSubChannel(public=True)
-    padding = "x" * REMEMBERED_LENGTH
+    padding = "x" * MAX_CACHED_IDENTIFIER_LENGTH
     first, second = [await ask(channel, "$pubsub", stream_name=NAME, padding=padding) for _ in range(2)]
     assert first == second == Subscribed((NAME,), NAME, NAME)
     assert first is not second
@@ -152,7 +152,7 @@ async def test_signed_name_without_a_secret_is_rejected_with_the_setting(
 async def test_signed_name_is_limited_in_length(
     channels: Channels, without_secret: Channels, channel: str, key: str, setting: str
 ) -> None:
-    longest = "n" * MAX_STREAM_NAME
+    longest = "n" * MAX_STREAM_NAME_BYTES
     assert await ask(channels, channel, **{key: sign_stream(longest, SECRET)}) == Subscribed((longest,))
     assert "longer" in await reason(channels, channel, **{key: sign_stream(longest + "n", SECRET)})
     assert "must be a string" in await reason(channels, channel, **{key: sign_stream("", SECRET)})
@@ -178,7 +178,7 @@ async def test_unknown_channels_are_ignored(subtests: pytest.Subtests) -> None:
             assert await ask(PubSubChannel(public=True), channel, stream_name=NAME) is None
 
 
-@given(st.text(min_size=1, max_size=MAX_STREAM_NAME // 4))
+@given(st.text(min_size=1, max_size=MAX_STREAM_NAME_BYTES // 4))
 async def test_any_name_is_subscribed_unchanged(name: str) -> None:
     channel = PubSubChannel(public=True, secret=SECRET)
     assert await ask(channel, "$pubsub", stream_name=name) == Subscribed((name,), name, name)

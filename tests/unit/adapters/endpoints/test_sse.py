@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import ClientResponse
 
-from ropewalk.adapters.apps.noauth import NoAuth
+from ropewalk.adapters.apps.authenticators import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.endpoints.sse import MAX_BODY, SseEndpoint

@@ -139,7 +139,7 @@ async def test_handler_that_does_not_end_times_out(monkeypatch: pytest.MonkeyPat
         performing = asyncio.create_task(chat.perform("wait"))
         await app.waiting.wait()
         monkeypatch.setattr(loop, "time", lambda: time.monotonic() + 60.0)  # no sleep: the clock of the loop jumps
-        with pytest.raises(Unavailable, match="no answer"):
+        with pytest.raises(Unavailable, match="did not respond"):
             await performing
 
 

@@ -1,4 +1,4 @@
-"""An application of Python channels inside the server's process: loading it, running its handlers, reloading it."""
+"""An application of Python channels inside the server's process: loads it, runs its handlers, reloads it."""
 
 from ropewalk.adapters.apps.python.application import PythonApplication
 

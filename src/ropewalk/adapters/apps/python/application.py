@@ -2,19 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from ropewalk.adapters.apps.python.containment import ContainedTasks, run_contained
-from ropewalk.adapters.apps.python.loader import load_app, put_on_path, split
-from ropewalk.adapters.apps.python.running_app import RunningApp
-from ropewalk.adapters.apps.python.sources import Sources
+from ropewalk.adapters.apps.python.containment import ContainedTasks, Watchdog, run_contained
+from ropewalk.adapters.apps.python.loader import Sources, load_app, put_on_path, split_spec
 from ropewalk.adapters.apps.python.threads import Threads
-from ropewalk.adapters.apps.python.watchdog import Watchdog
 from ropewalk.adapters.apps.slots import StillWanted, always
 from ropewalk.channels import App, Runner
-from ropewalk.channels.replies import failed
+from ropewalk.channels.replies import failure_reply
 from ropewalk.core.stats import Stats
 from ropewalk.model.application import (
     Action,
@@ -27,7 +25,7 @@ from ropewalk.model.application import (
     RestoreResult,
 )
 from ropewalk.model.errors import ApplicationError, RopewalkError, ServerError, Unanswered, Unavailable, UserMistake
-from ropewalk.model.limits import APP_LIMITS
+from ropewalk.model.limits import APP_LIMITS, AppLimits
 from ropewalk.ports import Publisher
 
 logger = logging.getLogger("ropewalk.channels")
@@ -38,22 +36,22 @@ T = TypeVar("T")
 
 
 class PythonApplication:
-    """Asks the App that `load` names (`module:attribute`) or returns.
+    """Calls an App of Python channels.
 
-    `threads` is how many handlers that are plain functions run at once, `wait_timeout` how many seconds one may wait for its
-    thread, `timeout` how many a call may take without that. `directory` is where modules are looked for first, "" for nowhere
-    but on the path. With `reload` a changed source file brings the app anew: sessions go on with the new code, since channels
-    keep no objects between calls.
+    Args:
+        load: where the App is (`module:attribute`), or a function that returns it.
+        limits: how many threads there are, and how long a call may take.
+        reload: load the app again when a source file changes. Sessions continue with the new code, since channels keep no
+            objects between calls.
+        directory: where modules are looked for first; "" for the Python path only.
     """
 
     def __init__(
         self,
         load: Callable[[], App] | str,
         stats: Stats,
+        limits: AppLimits = APP_LIMITS,
         *,
-        threads: int = APP_LIMITS.threads,
-        timeout: float = APP_LIMITS.timeout,
-        wait_timeout: float = APP_LIMITS.wait_timeout,
         reload: bool = False,
         directory: str = ".",
     ) -> None:
@@ -62,8 +60,8 @@ class PythonApplication:
         self._spec = load if isinstance(load, str) else ""
         self._load: Callable[[], App] = partial(load_app, load) if isinstance(load, str) else load
         self._stats = stats
-        self._threads = Threads(threads, stats, wait_timeout)
-        self._timeout = timeout
+        self._threads = Threads(limits.threads, stats, limits.wait_timeout)
+        self._timeout = limits.timeout
         self._reload = reload
         self._directory = directory
         self._calls = 0
@@ -75,22 +73,22 @@ class PythonApplication:
         self._watchdog: Watchdog | None = None
 
     async def start(self, publisher: Publisher) -> None:
-        """Raises UserMistake where the app cannot be loaded, or one of its startup handlers fails."""
+        """Raises UserMistake if the app cannot be loaded, or one of its startup handlers fails."""
         self._publisher = publisher
         if self._spec and self._directory:
             put_on_path(self._directory)
         if self._reload:
-            self._sources = Sources(split(self._spec)[0])
+            self._sources = Sources(split_spec(self._spec)[0])
         self._contained, self._watchdog = ContainedTasks(), Watchdog()
         try:
             self._serving = await self._begin(publisher)
         except BaseException as error:
-            self._let_go()
+            self._release()
             if isinstance(error, ServerError):
                 raise UserMistake(f"the app cannot start: {error}") from None
             raise
-        shown = {"threads": self._threads.size, "timeout": self._timeout, "reload": self._reload}
-        logger.info("app %s", self._spec or "given", extra=shown)
+        fields = {"threads": self._threads.size, "timeout": self._timeout, "reload": self._reload}
+        logger.info("app %s", self._spec or "given", extra=fields)
         if self._sources is not None:
             self._sources.changed()
             self._watching = asyncio.get_running_loop().create_task(self._watch())
@@ -102,9 +100,9 @@ class PythonApplication:
         serving, self._serving = self._serving, None
         if serving is not None:
             await serving.end(self._timeout)
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._threads.stop()
         if self._contained is not None and self._watchdog is not None:
             self._contained.remove()
@@ -113,36 +111,36 @@ class PythonApplication:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     async def connect(self, context: CallContext, wanted: StillWanted = always) -> ConnectResult:
-        return await self._ask(lambda app, runner: app.handle_connect(context, runner), wanted=wanted)
+        return await self._call(lambda app, runner: app.handle_connect(context, runner), wanted=wanted)
 
     async def command(self, call: CommandCall) -> CommandResult:
-        """Whoever called an action that fails may be waiting: the error says what to reply."""
+        """An error carries the reply to the action's caller."""
         try:
-            return await self._ask(lambda app, runner: app.handle_command(call, runner))
+            return await self._call(lambda app, runner: app.handle_command(call, runner))
         except ServerError as error:
-            error.reply = failed(call.data, error) if call.action is Action.PERFORM else None
+            error.reply = failure_reply(call.data, error) if call.action is Action.PERFORM else None
             raise
 
     async def restored(self, restore_call: RestoreCall) -> RestoreResult:
-        return await self._ask(lambda app, runner: app.handle_restored(restore_call, runner))
+        return await self._call(lambda app, runner: app.handle_restored(restore_call, runner))
 
     async def disconnect(self, disconnect_call: DisconnectCall) -> None:
-        """Never `Unavailable` once it has been asked: its handlers have run, and must not run again for the same session."""
-        await self._ask(lambda app, runner: self._dismiss(app, disconnect_call, runner), overdue=ApplicationError)
+        """Raises `Unavailable` only before the handlers run: they must not run again for the same session."""
+        await self._call(lambda app, runner: self._disconnect(app, disconnect_call, runner), timed_out=ApplicationError)
 
-    async def _dismiss(self, app: App, disconnect_call: DisconnectCall, runner: Runner) -> None:
-        self._threads.check()  # while it can still be said later
+    async def _disconnect(self, app: App, disconnect_call: DisconnectCall, runner: Runner) -> None:
+        self._threads.check()  # while the call can still be retried
         publications = await app.handle_disconnect(disconnect_call, runner)
         if publications and self._publisher is not None:
             try:
                 await self._publisher.publish(publications)
             except Unavailable as error:
-                raise ApplicationError(f"what was broadcast at a disconnect is lost: {error}") from None
+                raise ApplicationError(f"the broadcasts of a disconnect are lost: {error}") from None
 
-    async def _ask(
+    async def _call(
         self,
-        ask: Callable[[App, Runner], Coroutine[Any, Any, T]],
-        overdue: type[ServerError] = Unanswered,
+        call: Callable[[App, Runner], Coroutine[Any, Any, T]],
+        timed_out: type[ServerError] = Unanswered,
         wanted: StillWanted = always,
     ) -> T:
         self._stats.app_calls += 1
@@ -150,25 +148,25 @@ class PythonApplication:
         try:
             with self._current().call() as app:
                 async with asyncio.timeout(self._timeout) as limit:
-                    return await run_contained(ask(app, self._threads.within(limit, wanted)))
+                    return await run_contained(call(app, self._threads.within(limit, wanted)))
         except TimeoutError:
             self._stats.app_calls_failed += 1
-            raise overdue(f"the app gave no answer within {self._timeout:g} s") from None
+            raise timed_out(f"the app did not respond within {self._timeout:g} s") from None
         except Exception:
             self._stats.app_calls_failed += 1
             raise
         finally:
             self._calls -= 1
 
-    def _current(self) -> RunningApp:
+    def _current(self) -> "RunningApp":
         if self._serving is None:
-            raise Unavailable("the app does not run")
+            raise Unavailable("the app is not running")
         return self._serving
 
     # --- loading and reloading ----------------------------------------------------------------------------------------
 
     async def reload_if_changed(self) -> bool:
-        """Serve the app anew if one of its files has changed. An app that cannot be loaded or started leaves the old one."""
+        """Load the app again if one of its files has changed. If that fails, the old one keeps running."""
         sources, publisher, old = self._sources, self._publisher, self._serving
         if sources is None or publisher is None or old is None or not (changed := sources.changed()):
             return False
@@ -176,13 +174,13 @@ class PythonApplication:
             with sources.fresh():
                 self._serving = await self._begin(publisher)
         except RopewalkError as error:
-            logger.error("the app stays as it was", extra={"reason": str(error)})
+            logger.error("app not reloaded: the previous version keeps running", extra={"reason": str(error)})
             return False
         logger.info("app reloaded", extra={"changed": " ".join(sorted(path.name for path in changed))})
         await old.end(self._timeout)
         return True
 
-    async def _begin(self, publisher: Publisher) -> RunningApp:
+    async def _begin(self, publisher: Publisher) -> "RunningApp":
         try:
             app = self._load()
         except UserMistake as mistake:
@@ -199,13 +197,54 @@ class PythonApplication:
             except Exception:
                 logger.exception("the app's files cannot be watched")
 
-    # --- what is seen of it -------------------------------------------------------------------------------------------
+    # --- health and metrics -------------------------------------------------------------------------------------------
 
     def health(self) -> str:
         if self._serving is None:
-            return "the app does not run"
-        return "every thread of the app is held by a handler that does not return" if self._threads.exhausted() else ""
+            return "the app is not running"
+        return "all threads of the app are held by handlers that do not return" if self._threads.exhausted() else ""
 
     def gauges(self) -> dict[str, float]:
         waiting = self._threads.waiting()
         return {"app_calls_active": float(max(self._calls - waiting, 0)), "app_calls_waiting": float(waiting)}
+
+
+class RunningApp:
+    """An App from its start to its stop, and the calls in progress. Made by `begin`; takes no calls after `end`."""
+
+    def __init__(self, app: App, runner: Runner) -> None:
+        self.app = app
+        self._runner = runner
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @classmethod
+    async def begin(cls, app: App, runner: Runner, publisher: Publisher) -> "RunningApp":
+        """Raises ServerError if the app cannot start."""
+        await run_contained(app.start(publisher.publish, runner))
+        return cls(app, runner)
+
+    @contextmanager
+    def call(self) -> Iterator[App]:
+        self._calls += 1
+        self._idle.clear()
+        try:
+            yield self.app
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
+
+    async def end(self, timeout: float) -> None:
+        """Wait for calls in progress, then shut the app down. `timeout` applies to each."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._idle.wait()
+        except TimeoutError:
+            logger.warning("the app shuts down with calls in progress", extra={"calls": self._calls})
+        try:
+            async with asyncio.timeout(timeout):
+                await run_contained(self.app.stop(self._runner))
+        except TimeoutError:
+            logger.warning("the app did not shut down in time", extra={"seconds": timeout})

@@ -1,7 +1,7 @@
 """Threads for handlers that are plain functions.
 
-Not a ThreadPoolExecutor: the interpreter waits for its threads at exit, so that one handler that hangs would keep the server
-from ever ending. These threads are daemons.
+Not a ThreadPoolExecutor: the interpreter waits for its threads at exit, so that a handler that hangs would keep the server
+from exiting. These threads are daemons.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from ropewalk.adapters.apps.slots import Slots, StillWanted, always
 from ropewalk.channels import Runner
-from ropewalk.channels.runner import name_of
+from ropewalk.channels.handlers import handler_name
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.limits import APP_LIMITS
@@ -27,7 +27,7 @@ logger = logging.getLogger("ropewalk.channels")
 
 
 class Outcome(Struct, frozen=True):
-    """What a handler gave or raised. A value, since some exceptions cannot travel through a future as they are."""
+    """The handler's result or exception. A record, since a future does not accept every exception."""
 
     value: object = None
     error: BaseException | None = None
@@ -48,7 +48,7 @@ class ThreadJob(Struct, frozen=True):
 class Threads:
     """A `Runner` for channels: at most `size` handlers at once, in threads that are made when needed; the others wait.
 
-    A thread cannot be ended from outside: a handler that hangs keeps its thread, and the log says so. When all threads are kept
+    A thread cannot be ended from outside: a handler that hangs keeps its thread, which is logged. When all threads are held
     like that, calls fail at once instead of waiting. Used from one event loop.
     """
 
@@ -68,9 +68,9 @@ class Threads:
         return await self._run(handler, args)
 
     def within(self, limit: asyncio.Timeout, wanted: StillWanted = always) -> Runner:
-        """The runner of one call, whose `limit` stands still while a handler waits for its thread.
+        """The runner of one call. Its timeout `limit` is paused while a handler waits for a thread.
 
-        A handler whose thread comes when the call is no longer `wanted` does not run.
+        If the call is no longer `wanted` when the thread is free, the handler does not run.
         """
 
         async def run(handler: Callable[..., object], *args: object) -> object:
@@ -82,11 +82,11 @@ class Threads:
         return run
 
     def waiting(self) -> int:
-        """How many handlers wait for a thread."""
+        """The number of handlers that wait for a thread."""
         return self._slots.waiting
 
     def check(self) -> None:
-        """Raises `Unavailable` while no handler could run."""
+        """Raises `Unavailable` if all threads are held."""
         if self.exhausted():
             raise Unavailable(f"all {self.size} threads are held by handlers that do not return")
 
@@ -94,7 +94,7 @@ class Threads:
         return self._abandoned >= self.size
 
     def stop(self) -> None:
-        """Threads end as they become idle. Nothing waits for them."""
+        """Threads end as they become idle; this does not wait for them."""
         for _ in range(self._started):
             self._jobs.put(None)
 
@@ -102,7 +102,7 @@ class Threads:
         return 0.0 if self.exhausted() else self._wait_timeout
 
     async def _run(self, handler: Callable[..., object], args: tuple[object, ...]) -> object:
-        """In the slot that was acquired; it is released when the handler is done, however long its caller waits."""
+        """Run in the acquired slot. It is released when the handler returns, even if the caller no longer waits."""
         context = contextvars.copy_context()
         running = self._submit(lambda: context.run(handler, *args))
         try:
@@ -132,17 +132,17 @@ class Threads:
 
     def _abandon(self, running: "asyncio.Future[Outcome]", handler: Callable[..., object]) -> None:
         self._abandoned += 1
-        running.add_done_callback(self._returned)
+        running.add_done_callback(self._abandoned_returned)
         self._slots.recheck()
-        name = name_of(handler)
+        name = handler_name(handler)
         if name not in self._named:
             self._named.add(name)
             logger.warning(
-                "a handler goes on after its time was over, and holds a thread until it returns: a thread cannot be ended",
+                "a handler exceeded its timeout and holds a thread until it returns",
                 extra={"handler": name, "threads": self.size},
             )
 
-    def _returned(self, _running: "asyncio.Future[Outcome]") -> None:
+    def _abandoned_returned(self, _running: "asyncio.Future[Outcome]") -> None:
         self._abandoned -= 1
 
 

@@ -1,4 +1,4 @@
-"""What both wires share: a call of the engine becomes a message, the message an answer, the answer a record."""
+"""The application port over RPC, common to gRPC and HTTP: converts records to messages and back, and makes the calls."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -24,17 +24,17 @@ from ropewalk.ports import Publisher
 log = logging.getLogger("ropewalk.application")
 
 PROTOCOL = "v1"
-"""The version of the messages that is said with every call; servers refuse those they do not know."""
+"""The version of the messages, sent with every call. Servers refuse unknown versions."""
 
 T = TypeVar("T")
 
 
 class UnknownMethod(ApplicationError):
-    """It was asked for what it does not have."""
+    """The application does not have the method."""
 
 
 class RpcApplication(ABC):
-    """An application over some wire. With `restore` it is told of sessions that come back, unless it does not know how."""
+    """An application behind RPC. With `restore`, restored sessions are reported to it, unless it lacks the method."""
 
     def __init__(self, calls: Calls, restore: bool) -> None:
         self._calls = calls
@@ -48,7 +48,7 @@ class RpcApplication(ABC):
 
     @abstractmethod
     async def _ask(self, method: Method[Q, M], sid: str, request: Q, seconds: float) -> M:
-        """One attempt, as `calling.Attempt` has it; UnknownMethod where the application has no such method."""
+        """Makes one attempt, as `AttemptFunction` describes. Raises UnknownMethod if the application lacks the method."""
 
     async def connect(self, context: CallContext, wanted: StillWanted = always) -> ConnectResult:
         return await self._call(CONNECT, context.sid, records.connection_request(context), records.connect_result, wanted)
@@ -65,7 +65,7 @@ class RpcApplication(ABC):
             try:
                 return records.restore_result(await self._ask(RESTORE, restore_call.context.sid, request, seconds))
             except UnknownMethod:
-                self._forget_restore()
+                self._disable_restore()
                 return RestoreResult()
 
         return await self._calls.make(attempt)
@@ -78,10 +78,10 @@ class RpcApplication(ABC):
     @property
     @abstractmethod
     def _started(self) -> bool:
-        """Whether it was started and not stopped since."""
+        """True between start and stop."""
 
     def health(self) -> str:
-        return self._calls.health() if self._started else "the application is not asked before the start or after the stop"
+        return self._calls.health() if self._started else "the connection to the application is closed"
 
     def gauges(self) -> dict[str, float]:
         return self._calls.gauges()
@@ -94,7 +94,7 @@ class RpcApplication(ABC):
 
         return await self._calls.make(attempt, wanted)
 
-    def _forget_restore(self) -> None:
+    def _disable_restore(self) -> None:
         if self._restore:
-            log.info("the application does not know Restore and is not asked again: sessions come back without it")
+            log.info("the application does not implement Restore: restored sessions are not reported to it")
         self._restore = False

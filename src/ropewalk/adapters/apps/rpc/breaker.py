@@ -1,7 +1,6 @@
-"""A circuit breaker: when nearly all calls fail, it stops calling for a while and then lets a few calls through. Time is passed
-in.
+"""A circuit breaker: opens when nearly all calls fail, and lets a few trial calls through after a pause. Time is passed in.
 
-A call remembers the number of the breaker's state at its start. Results of calls from an earlier state are ignored.
+Each state has a number, which a call keeps as its ticket. Results with the ticket of an earlier state are ignored.
 """
 
 from collections import deque
@@ -13,51 +12,56 @@ from ropewalk.ports import Clock
 class _State(Enum):
     CLOSED = auto()
     OPEN = auto()
-    TRYING = auto()
+    HALF_OPEN = auto()
 
 
 class Breaker:
-    """Opens for `pause` seconds when of at least `least` requests within `window` seconds `percent` or more have failed.
+    """Opens when too many requests fail.
 
-    Then `trials` requests are let through: one failure opens it again, their success closes it.
+    Args:
+        window: seconds over which requests are counted.
+        min_requests: within the window, below which it never opens.
+        percent: of failed requests at which it opens.
+        pause: seconds for which it stays open.
+        trials: requests that are let through after the pause. One failure opens it again, their success closes it.
     """
 
     def __init__(
-        self, clock: Clock, *, window: int = 10, least: int = 10, percent: int = 80, pause: float = 5.0, trials: int = 5
+        self, clock: Clock, *, window: int = 10, min_requests: int = 10, percent: int = 80, pause: float = 5.0, trials: int = 5
     ) -> None:
         self._clock = clock
         self._recent = _Recent(window)
-        self._least = least
+        self._min_requests = min_requests
         self._percent = percent
         self._pause = pause
         self._trials = trials
         self._state = _State.CLOSED
-        self._life = 0
+        self._ticket = 0
         self._opened_at = 0.0
-        self._let_through = 0
+        self._admitted = 0
         self._succeeded = 0
 
     @property
     def open(self) -> bool:
-        """True until it is proven that requests get through again."""
+        """True until the trials have succeeded."""
         return self._state is not _State.CLOSED
 
     def enter(self) -> int | None:
-        """A ticket to hand back to `leave`, or None: do not ask."""
+        """Returns a ticket for `leave`, or None if the request must not be made."""
         if self._state is _State.OPEN and self._clock() >= self._opened_at + self._pause:
-            self._become(_State.TRYING)
-        if self._state is _State.OPEN or (self._state is _State.TRYING and self._let_through >= self._trials):
+            self._become(_State.HALF_OPEN)
+        if self._state is _State.OPEN or (self._state is _State.HALF_OPEN and self._admitted >= self._trials):
             return None
-        self._let_through += 1
-        return self._life
+        self._admitted += 1
+        return self._ticket
 
     def leave(self, ticket: int, ok: bool | None) -> None:
-        """How it went; None where nobody waited for the end of it."""
-        if ticket != self._life:
+        """Reports the result; `ok` is None for a cancelled request."""
+        if ticket != self._ticket:
             return
         match ok:
             case None:
-                self._let_through -= 1
+                self._admitted -= 1
             case True:
                 self._success()
             case False:
@@ -74,20 +78,20 @@ class Breaker:
         if self._state is _State.CLOSED:
             self._recent.add(int(self._clock()), failed=True)
             requests, failures = self._recent.counts()
-            if requests < self._least or 100 * failures < self._percent * requests:
+            if requests < self._min_requests or 100 * failures < self._percent * requests:
                 return
         self._opened_at = self._clock()
         self._become(_State.OPEN)
 
     def _become(self, state: _State) -> None:
         self._state = state
-        self._life += 1
-        self._let_through = self._succeeded = 0
+        self._ticket += 1
+        self._admitted = self._succeeded = 0
         self._recent.clear()
 
 
 class _Recent:
-    """Requests and failures of the last seconds, this one included, summed up by second: memory does not grow with traffic."""
+    """Requests and failures of the last seconds, including the current one, one sum per second: memory is bounded."""
 
     def __init__(self, seconds: int) -> None:
         self._seconds = seconds

@@ -1,53 +1,95 @@
-"""An application asked over gRPC."""
+"""An application behind gRPC: a target, or a list of targets that take turns.
+
+Channels reconnect in the background within a second or two.
+"""
 
 import asyncio
 import logging
+import re
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from grpc import StatusCode
+import grpc
+from grpc import ChannelConnectivity, StatusCode
 from grpc.aio import AioRpcError, Channel
+from msgspec import Struct
 
 from ropewalk.adapters.apps.rpc.application import PROTOCOL, RpcApplication, UnknownMethod
 from ropewalk.adapters.apps.rpc.calls import ApplicationUnreachable, Busy, Calls
-from ropewalk.adapters.apps.rpc.channels import GrpcChannels, opener, targets
 from ropewalk.adapters.apps.rpc.messages import M, Method, Q
 from ropewalk.adapters.apps.rpc.protobuf import PACKAGE, decode, encode
-from ropewalk.model.errors import ApplicationError, ServerError, Unanswered, Unavailable
+from ropewalk.model.errors import ApplicationError, ServerError, Unanswered, Unavailable, UserMistake
 from ropewalk.ports import Publisher
 
 log = logging.getLogger("ropewalk.application")
 
 _TOO_LARGE = "larger than max"
 
+LIST = "grpc-list://"
 
-class GrpcApplication(RpcApplication):
-    """`host` is `host:port`, a name that gRPC resolves (`dns:///host:port`: every address in turn), or a list
-    (`grpc-list://a:1,b:2`): its members take turns, and where one is away the next is asked.
+_RESOLVED = ("dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds")
+_HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):([0-9]{1,5})", re.ASCII)
 
-    `tls_root_ca` is the path of the certificates to believe; sizes are in bytes. Empty and 0 are what the library has.
+_OPTIONS: tuple[tuple[str, str | int], ...] = (
+    ("grpc.lb_policy_name", "round_robin"),
+    # More than ten seconds: common servers allow a ping every ten, and treat an earlier one as an attack.
+    ("grpc.keepalive_time_ms", 12_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # The default backoff is up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 5_000),
+    # The application is in the same network; a proxy in the environment is for the internet.
+    ("grpc.enable_http_proxy", 0),
+    # Close connections with their channel.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+_BY_STATE = {ChannelConnectivity.READY: 0, ChannelConnectivity.IDLE: 1, ChannelConnectivity.CONNECTING: 2}
+_LAST = 3
+
+
+class GrpcOptions(Struct, frozen=True):
+    """Options of the channels.
+
+    Args:
+        tls_root_ca: path of the certificates to trust; "" for those of the library.
+        max_receive_bytes: 0 for the library's limit.
+        max_send_bytes: 0 for the library's limit.
     """
 
-    def __init__(
-        self,
-        host: str,
-        calls: Calls,
-        *,
-        restore: bool = False,
-        tls: bool = False,
-        tls_root_ca: str = "",
-        max_recv: int = 0,
-        max_send: int = 0,
-    ) -> None:
+    tls: bool = False
+    tls_root_ca: str = ""
+    max_receive_bytes: int = 0
+    max_send_bytes: int = 0
+
+
+_DEFAULT_OPTIONS = GrpcOptions()
+
+
+class GrpcApplication(RpcApplication):
+    """An application at `host`.
+
+    Args:
+        host: `host:port`, a name that gRPC resolves (`dns:///host:port`: its addresses take turns), or a list
+            (`grpc-list://a:1,b:2`): its members take turns, and if one is unreachable the next is tried.
+    """
+
+    def __init__(self, host: str, calls: Calls, options: GrpcOptions = _DEFAULT_OPTIONS, *, restore: bool = False) -> None:
         super().__init__(calls, restore)
         self._host = host
-        self._targets = targets(host)
-        self._open_channel = opener(tls, tls_root_ca, max_recv, max_send)
-        self._tls = tls
+        self._targets = _parse_targets(host)
+        self._open_channel = _channel_opener(options)
+        self._tls = options.tls
         self._channels: GrpcChannels | None = None
 
     async def start(self, publisher: Publisher) -> None:
         self._channels = GrpcChannels(self._targets, self._open_channel)
-        log.info("the application is asked over gRPC", extra={"host": self._host, "tls": self._tls})
+        log.info("calling the application over gRPC", extra={"host": self._host, "tls": self._tls})
 
     async def stop(self) -> None:
         channels, self._channels = self._channels, None
@@ -62,23 +104,23 @@ class GrpcApplication(RpcApplication):
         if self._channels is None:
             raise Unavailable("the connection to the application is closed")
         body, deadline = encode(request), time.monotonic() + seconds
-        away: ApplicationUnreachable | None = None
+        unreachable: ApplicationUnreachable | None = None
         for channel in self._channels.in_turn():
             try:
                 return decode(await _send(channel, method.name, sid, body, deadline - time.monotonic()), method.response)
             except ApplicationUnreachable as error:
-                away = error
-        raise away or Unavailable("there is nobody to ask")
+                unreachable = error
+        raise unreachable or Unavailable("there is no connection to the application")
 
 
 async def _send(channel: Channel, method: str, sid: str, body: bytes, seconds: float) -> bytes:
-    ask = channel.unary_unary(f"/{PACKAGE}.RPC/{method}")
+    call = channel.unary_unary(f"/{PACKAGE}.RPC/{method}")
     try:
-        answer: bytes = await ask(body, timeout=seconds, metadata=(("sid", sid), ("protov", PROTOCOL)))
+        answer: bytes = await call(body, timeout=seconds, metadata=(("sid", sid), ("protov", PROTOCOL)))
     except AioRpcError as error:
-        raise _translated(error) from None
+        raise _convert_error(error) from None
     except asyncio.CancelledError:
-        # A channel that is closed cancels its calls; their callers are not cancelled and have to be told.
+        # A channel that is closed cancels its calls. Their callers are not cancelled: they need an error.
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
@@ -86,13 +128,13 @@ async def _send(channel: Channel, method: str, sid: str, body: bytes, seconds: f
     return answer
 
 
-def _translated(error: AioRpcError) -> ServerError:
+def _convert_error(error: AioRpcError) -> ServerError:
     code, details = error.code(), error.details() or ""
     text = f"{code.name}: {details}" if details else code.name
     match code:
         case StatusCode.UNAVAILABLE:
             return ApplicationUnreachable(text)
-        # The library says the same of a message that is too large, and that will be so next time.
+        # The library has the same code for a message that is too large, where a retry cannot succeed.
         case StatusCode.RESOURCE_EXHAUSTED if _TOO_LARGE not in details:
             return Busy(text)
         case StatusCode.DEADLINE_EXCEEDED | StatusCode.CANCELLED:
@@ -101,3 +143,72 @@ def _translated(error: AioRpcError) -> ServerError:
             return UnknownMethod(text)
         case _:
             return ApplicationError(text)
+
+
+# --- channels ------------------------------------------------------------------------------------------------------------
+
+
+def _channel_opener(options: GrpcOptions) -> Callable[[str], Channel]:
+    """Returns a function that opens a channel to a target. Raises UserMistake for a file that cannot be read."""
+    given = [*_OPTIONS]
+    if options.max_receive_bytes:
+        given.append(("grpc.max_receive_message_length", options.max_receive_bytes))
+    if options.max_send_bytes:
+        given.append(("grpc.max_send_message_length", options.max_send_bytes))
+    if not options.tls:
+        return lambda target: grpc.aio.insecure_channel(target, given)
+    credentials = grpc.ssl_channel_credentials(root_certificates=_read_root_ca(options.tls_root_ca))
+    return lambda target: grpc.aio.secure_channel(target, credentials, given)
+
+
+def _parse_targets(host: str) -> list[str]:
+    """`host:port` and other names that gRPC resolves are one target; `grpc-list://a:1,b:2` are several. Raises UserMistake."""
+    names = host.removeprefix(LIST).split(",") if host.startswith(LIST) else [host]
+    found = [name.strip() for name in names if name.strip()]
+    if not found or not all(map(_is_target, found)):  # the error leaves out the value: another kind of URL may hold a password
+        raise UserMistake(
+            f"--rpc_host names no application: give host:port, dns:///host:port or {LIST}host:port,host:port for gRPC, "
+            "or http://host:port/path for RPC over HTTP"
+        )
+    return found
+
+
+def _is_target(target: str) -> bool:
+    """True for `host:port` and the schemes that gRPC resolves. It would take any other text for the name of a host."""
+    scheme, colon, rest = target.partition(":")
+    if colon and scheme in _RESOLVED:
+        return bool(rest.strip("/"))
+    found = _HOST_AND_PORT.fullmatch(target)
+    return found is not None and int(found[1]) <= 65535
+
+
+class GrpcChannels:
+    """A channel for each target. They start to connect at once."""
+
+    def __init__(self, hosts: Sequence[str], open_channel: Callable[[str], Channel]) -> None:
+        self._channels = [open_channel(host) for host in hosts]
+        self._turn = 0
+        for channel in self._channels:
+            channel.get_state(try_to_connect=True)
+
+    def in_turn(self) -> list[Channel]:
+        """All channels in the order to try. Connected ones come first, so that an unreachable target delays no call."""
+        if len(self._channels) == 1:
+            return self._channels
+        self._turn = (self._turn + 1) % len(self._channels)
+        rotated = self._channels[self._turn :] + self._channels[: self._turn]
+        return sorted(rotated, key=lambda channel: _BY_STATE.get(channel.get_state(try_to_connect=True), _LAST))
+
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close()
+
+
+def _read_root_ca(path: str) -> bytes | None:
+    """None stands for the certificates of the library."""
+    if not path:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UserMistake(f"the root certificates {path} cannot be read: {error.strerror}") from None

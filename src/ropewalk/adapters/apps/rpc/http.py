@@ -1,6 +1,6 @@
-"""An application asked over HTTP: a POST for each call, messages as JSON. Only 200 is an answer; redirects are not followed.
+"""An application behind HTTP: a POST for each call, with JSON messages. Success is 200 only; redirects are not followed.
 
-502, 503 and 504 come from a proxy before the application, or from a server without a free worker: it did not answer.
+502, 503 and 504 come from a proxy before the application, or from a server without a free worker: they are retried.
 """
 
 import logging
@@ -15,7 +15,7 @@ from yarl import URL
 
 from ropewalk.adapters.apps.rpc.application import PROTOCOL, RpcApplication, UnknownMethod
 from ropewalk.adapters.apps.rpc.breaker import Breaker
-from ropewalk.adapters.apps.rpc.calls import ApplicationUnreachable, AskAgain, Calls
+from ropewalk.adapters.apps.rpc.calls import ApplicationUnreachable, Calls, Retryable
 from ropewalk.adapters.apps.rpc.messages import M, Method, Q, RpcMessage, from_plain
 from ropewalk.model.errors import ApplicationError, Unanswered, Unavailable, UserMistake
 from ropewalk.model.nesting import TOO_DEEP, too_deep
@@ -23,18 +23,24 @@ from ropewalk.ports import Clock, Publisher
 
 log = logging.getLogger("ropewalk.application")
 
-MAX_ANSWER = 1 << 20
-"""Bytes."""
+MAX_RESPONSE_BYTES = 1 << 20
 
 
-class GatewayTimeout(AskAgain, Unanswered):
+class GatewayTimeout(Retryable, Unanswered):
     """504: a proxy passed the call to the application and timed out. The application may still be working on it."""
 
     pause = 0.1
 
 
 class HttpApplication(RpcApplication):
-    """`url` is the base below which the methods are found. `tls_root_ca` is the path of the certificates to believe."""
+    """An application at a URL.
+
+    Args:
+        url: the base URL of the methods.
+        secret: the bearer token of every call; "" for none.
+        restore: whether restored sessions are reported to it.
+        tls_root_ca: path of the certificates to trust; "" for those of the system.
+    """
 
     def __init__(
         self,
@@ -47,15 +53,15 @@ class HttpApplication(RpcApplication):
         clock: Clock = time.monotonic,
     ) -> None:
         super().__init__(calls, restore)
-        self._url = _base(url, secret)
+        self._url = _parse_url(url, secret)
         self._shown = str(self._url.with_user(None).with_query(None))
         self._secret = secret
-        self._tls = _trusting(tls_root_ca)
+        self._tls = _tls_context(tls_root_ca)
         self._breaker = Breaker(clock)
         self._http: aiohttp.ClientSession | None = None
 
     async def start(self, publisher: Publisher) -> None:
-        # How many connections there are is for the calls to say. Compressed answers could be larger than they look.
+        # `Calls` limits the connections. Compressed responses could exceed the size limit.
         connector = aiohttp.TCPConnector(limit=0, ssl=self._tls)
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "x-anycable-meta-protov": PROTOCOL}
         if self._secret:
@@ -63,7 +69,7 @@ class HttpApplication(RpcApplication):
         self._http = aiohttp.ClientSession(
             connector=connector, headers=headers, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
         )
-        log.info("the application is asked over HTTP", extra={"url": self._shown})
+        log.info("calling the application over HTTP", extra={"url": self._shown})
 
     async def stop(self) -> None:
         http, self._http = self._http, None
@@ -84,10 +90,10 @@ class HttpApplication(RpcApplication):
 
     @contextmanager
     def _circuit(self) -> Iterator[None]:
-        """Lets a request through, or not, and learns from how it ended: whatever the application answers, it was reached."""
+        """Admits a request, or refuses it, and records its result. Any response of the application is a success."""
         ticket = self._breaker.enter()
         if ticket is None:
-            raise Unavailable("the application could not be reached lately, and is left alone for some seconds")
+            raise Unavailable("circuit breaker open: nearly all recent calls to the application failed")
         ok = None
         try:
             yield
@@ -101,15 +107,13 @@ class HttpApplication(RpcApplication):
         finally:
             was_open = self._breaker.open
             self._breaker.leave(ticket, ok)
-            self._say_if_changed(was_open)
+            self._log_change(was_open)
 
-    def _say_if_changed(self, was_open: bool) -> None:
+    def _log_change(self, was_open: bool) -> None:
         if self._breaker.open and not was_open:
-            log.warning(
-                "nearly every call to the application fails: it is left alone for some seconds", extra={"url": self._shown}
-            )
+            log.warning("circuit breaker open: nearly all calls to the application fail", extra={"url": self._shown})
         elif was_open and not self._breaker.open:
-            log.info("calls to the application get through again", extra={"url": self._shown})
+            log.info("circuit breaker closed: calls to the application succeed again", extra={"url": self._shown})
 
     async def _post(self, path: str, sid: str, body: bytes, seconds: float) -> object:
         if self._http is None:
@@ -122,43 +126,43 @@ class HttpApplication(RpcApplication):
                 timeout=aiohttp.ClientTimeout(total=seconds),
                 allow_redirects=False,
             ) as response:
-                _check(response.status, path)
-                return _decode(await _bounded(response))
+                _check_status(response.status, path)
+                return _decode(await _read_body(response))
         except TimeoutError:
-            raise Unanswered(f"{self._shown} gave no answer in time") from None
+            raise Unanswered(f"{self._shown} did not respond in time") from None
         except aiohttp.ClientConnectionError as error:
             raise ApplicationUnreachable(f"{self._shown} cannot be reached: {error}") from None
         except aiohttp.ClientPayloadError:
-            # It has done its work, so that to ask again would have it done twice.
-            raise Unanswered(f"the answer of {self._shown} was cut off") from None
+            # Not retryable: the application has processed the call.
+            raise Unanswered(f"the response of {self._shown} is incomplete") from None
         except aiohttp.ClientError as error:
-            raise ApplicationError(f"{self._shown} does not speak HTTP as we know it: {type(error).__name__}") from None
+            raise ApplicationError(f"invalid HTTP response from {self._shown}: {type(error).__name__}") from None
 
 
-def _check(status: int, path: str) -> None:
+def _check_status(status: int, path: str) -> None:
     match status:
         case 200:
             return
         case 401:
-            raise ApplicationError("unauthorized: the application does not know our secret (401)")
+            raise ApplicationError("unauthorized: the application rejects the secret of the server (401)")
         case 400 | 422:
-            raise ApplicationError(f"the application cannot read what it was asked ({status})")
+            raise ApplicationError(f"the application rejects the call as malformed ({status})")
         case 404:
             raise UnknownMethod(f"the application has no {path} (404)")
         case 502 | 503:
-            raise ApplicationUnreachable(f"the application did not answer ({status})")
+            raise ApplicationUnreachable(f"the application did not respond ({status})")
         case 504:
-            raise GatewayTimeout("the application did not answer in time (504)")
+            raise GatewayTimeout("the application did not respond in time (504)")
         case _:
-            raise ApplicationError(f"the application answered with the status {status}")
+            raise ApplicationError(f"the application responded with status {status}")
 
 
-async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
-        if len(body) > MAX_ANSWER:
-            raise ApplicationError(f"the application's answer is larger than {MAX_ANSWER} bytes")
+        if len(body) > MAX_RESPONSE_BYTES:
+            raise ApplicationError(f"the application's response is larger than {MAX_RESPONSE_BYTES} bytes")
     return bytes(body)
 
 
@@ -166,20 +170,20 @@ def _encode(message: RpcMessage) -> bytes:
     try:
         return msgspec.json.encode(message)
     except UnicodeError:
-        raise ApplicationError("the call holds text that is not Unicode, which the application cannot be given") from None
+        raise ApplicationError("the call contains text that is not Unicode and cannot be sent to the application") from None
 
 
 def _decode(body: bytes) -> object:
     if too_deep(body):
-        raise ApplicationError(f"the application's answer is {TOO_DEEP}")
+        raise ApplicationError(f"the application's response is {TOO_DEEP}")
     try:
         return msgspec.json.decode(body)
     except ValueError as error:
-        raise ApplicationError(f"the application's answer cannot be read: {error}") from None
+        raise ApplicationError(f"the application's response cannot be read: {error}") from None
 
 
-def _base(url: str, secret: str) -> URL:
-    """Raises UserMistake, whose text shows no credentials."""
+def _parse_url(url: str, secret: str) -> URL:
+    """Raises UserMistake, without credentials in its text."""
     try:
         base = URL(url)
     except ValueError:
@@ -187,11 +191,11 @@ def _base(url: str, secret: str) -> URL:
     if base.scheme not in ("http", "https") or not base.host:
         raise UserMistake("the application's URL must look like http://host:port/path or https://host/path")
     if base.user is not None and secret:
-        raise UserMistake("the application's URL has a user and there is a secret too, but only one of them can be sent")
+        raise UserMistake("the application's URL has a user and a secret is set, too: only one of them can be sent")
     return base
 
 
-def _trusting(path: str) -> ssl.SSLContext | bool:
+def _tls_context(path: str) -> ssl.SSLContext | bool:
     if not path:
         return True
     try:

@@ -1,7 +1,7 @@
-"""The messages of the RPC wire. Names are those of the JSON, numbers those of the protobuf: fields are told here and only here.
+"""The messages of the RPC wire. Names are those of the JSON, numbers those of the protobuf: every field is declared here only.
 
-Zero values are left out when a message is written, and are what a field has that did not come. Unknown fields are passed over.
-`Restore` is our own, for applications that want to hear of sessions that come back.
+Zero values are omitted on the wire, and missing fields have them. Unknown fields are ignored.
+`Restore` is an extension of Ropewalk, which reports restored sessions.
 """
 
 from enum import IntEnum
@@ -48,7 +48,7 @@ class PresenceResponse(RpcMessage, frozen=True):
 
 
 class Response(RpcMessage, frozen=True):
-    """What all answers begin with; `error_msg` has another number in each."""
+    """The base of all responses. `error_msg` has a different number in each."""
 
     status: Annotated[Status, at(1)] = Status.ERROR
 
@@ -112,7 +112,7 @@ M = TypeVar("M", bound=RpcMessage)
 
 
 class Method(Struct, Generic[Q, M], frozen=True):
-    """What can be asked. gRPC calls it by its name, HTTP by its name in lower case."""
+    """A method of the application. Its name is lower case over HTTP."""
 
     name: str
     request: type[Q]
@@ -126,25 +126,25 @@ RESTORE = Method("Restore", RestoreRequest, RestoreResponse)
 
 
 def from_plain(plain: object, kind: type[M]) -> M:
-    """A message from dicts, lists and scalars as any of the wires gives them. Raises ApplicationError for another shape.
+    """Converts decoded dicts, lists and scalars of either wire. Raises ApplicationError for another shape.
 
-    A status may be a number or its name, and null is a zero value: libraries for protobuf write all of these.
+    A status may be a number or its name, and null is a zero value: protobuf libraries write all of these.
     """
     if not isinstance(plain, dict):
-        raise ApplicationError("the application's answer cannot be read: it is not an object")
+        raise ApplicationError("the application's response cannot be read: it is not an object")
     try:
-        return msgspec.convert(_named_status(_without_nulls(plain)), kind)
+        return msgspec.convert(_convert_status(_without_nulls(plain)), kind)
     except ValueError as error:
-        raise ApplicationError(f"the application's answer cannot be read: {error}") from None
+        raise ApplicationError(f"the application's response cannot be read: {error}") from None
 
 
-def _named_status(fields: dict[str, Any]) -> dict[str, Any]:
+def _convert_status(fields: dict[str, Any]) -> dict[str, Any]:
     status = fields.get("status")
     return {**fields, "status": Status[status]} if isinstance(status, str) and status in Status.__members__ else fields
 
 
 def _without_nulls(fields: dict[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Fields are left out, but the values of maps, which are the third level, are empty text."""
+    """Removes null fields. The values of maps, which are the third level, become empty text."""
     if depth == 2:
         return {key: "" if value is None else value for key, value in fields.items()}
     return {

@@ -1,5 +1,7 @@
-"""The messages as protobuf. Descriptors are made from the messages' own fields when this is imported, in a pool of our own:
-no generated code that wants one version of the library, and no quarrel with an application's own copy of the same file."""
+"""The messages as protobuf. The descriptors are made from the messages' fields at import, in a pool of our own.
+
+So there is no generated code that needs one version of the library, and no conflict with an application's copy of the file.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,17 +41,17 @@ def encode(message: RpcMessage) -> bytes:
     """Raises ApplicationError for text that is not Unicode."""
     try:
         encoded: bytes = _classes[type(message)](**msgspec.to_builtins(message)).SerializeToString(deterministic=True)
-    except ValueError:  # of some kind, for the library has several implementations
-        raise ApplicationError("the call holds text that is not Unicode, which the application cannot be given") from None
+    except ValueError:  # or a subclass: the library has several implementations
+        raise ApplicationError("the call contains text that is not Unicode and cannot be sent to the application") from None
     return encoded
 
 
 def decode(data: bytes, kind: type[M]) -> M:
-    """Raises ApplicationError for what is no such message."""
+    """Raises ApplicationError for data that is not such a message."""
     try:
         return from_plain(_plain(_classes[kind].FromString(data)), kind)
     except (DecodeError, ValueError):
-        raise ApplicationError("the application's answer cannot be read: it is not the protobuf that was expected") from None
+        raise ApplicationError("the application's response cannot be read: it is not the expected protobuf message") from None
 
 
 def _plain(message: Any) -> dict[str, Any]:

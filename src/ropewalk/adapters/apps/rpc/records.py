@@ -37,7 +37,7 @@ from ropewalk.model.presence import Member
 _decode_state = msgspec.json.Decoder(State).decode
 
 
-# --- what is asked ---------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def connection_request(context: CallContext) -> ConnectionRequest:
@@ -66,7 +66,7 @@ def _env(context: CallContext, istate: State | None = None) -> Env:
 
 
 def _clean(text: str) -> str:
-    """Bytes of a request that were no UTF-8 arrive as halves of surrogate pairs, which no wire can carry."""
+    """Bytes of a request that are not UTF-8 are halves of surrogate pairs here, which neither wire can carry."""
     return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
@@ -74,7 +74,7 @@ def _as_text(states: dict[str, State]) -> State:
     return {identifier: msgspec.json.encode(state).decode() for identifier, state in states.items() if state}
 
 
-# --- what is answered ------------------------------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------------------------
 
 
 def connect_result(response: ConnectionResponse) -> ConnectResult:
@@ -99,20 +99,20 @@ def command_result(response: CommandResponse) -> CommandResult:
 
 
 def restore_result(response: RestoreResponse) -> RestoreResult:
-    """An application that does not accept a restored session wants it closed, whatever else it answers."""
+    """A restored session that the application does not accept is closed."""
     refused = not _accepted(response.status, response.error_msg)
     own = {identifier: _changes(text) for identifier, text in response.env.istate.items()}
     return RestoreResult(tuple(response.transmissions), response.env.cstate, own, disconnect=response.disconnect or refused)
 
 
 def acknowledged(response: DisconnectResponse) -> None:
-    """Whether it liked to hear of it does not matter; that it failed does."""
+    """Raises ApplicationError for the status ERROR; any other status is a success."""
     _accepted(response.status, response.error_msg)
 
 
 def _accepted(status: Status, reason: str) -> bool:
     if status is Status.ERROR:
-        raise ApplicationError(reason or "the application answered with an error and did not say which")
+        raise ApplicationError(reason or "the application responded with an error without a message")
     return status is Status.SUCCESS
 
 
@@ -125,9 +125,9 @@ def _presence_update(presence: PresenceResponse) -> PresenceUpdate | None:
         case "join" if presence.id:
             return PresenceUpdate(True, Member(presence.id, _info(presence.info)))
         case "join":
-            raise ApplicationError("the application lets somebody without an id join a presence set")
+            raise ApplicationError("the application's presence join has no id")
         case other:
-            raise ApplicationError(f"the application's presence is neither a join nor a leave but {other!r}")
+            raise ApplicationError(f"the application's presence type must be join or leave, not {other!r}")
 
 
 def _info(text: str) -> bytes:
@@ -135,7 +135,7 @@ def _info(text: str) -> bytes:
     if not text:
         return b""
     if too_deep(text):
-        raise ApplicationError(f"what the application says of a member is {TOO_DEEP}")
+        raise ApplicationError(f"the application's presence info is {TOO_DEEP}")
     try:
         msgspec.json.decode(text)
     except ValueError:

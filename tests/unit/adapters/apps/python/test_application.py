@@ -17,6 +17,7 @@ from ropewalk.model.application import (
     RestoreResult,
 )
 from ropewalk.model.errors import ApplicationError, Unavailable, UserMistake
+from ropewalk.model.limits import AppLimits
 from ropewalk.model.messages import Publication
 from ropewalk.ports import Application
 from tests.unit.adapters.apps.python.running_apps import BO, ROOM, FakePublisher, perform, running
@@ -57,7 +58,7 @@ def chat() -> App:
 
 async def test_application_that_was_not_started_is_unhealthy() -> None:
     application: Application = PythonApplication(chat, Stats())
-    assert application.health() == "the app does not run"
+    assert application.health() == "the app is not running"
     assert application.gauges() == {"app_calls_active": 0.0, "app_calls_waiting": 0.0}
 
 
@@ -86,8 +87,8 @@ async def test_failed_call_is_counted() -> None:
 async def test_call_timeout_is_unavailable_and_logs_the_handler(caplog: pytest.LogCaptureFixture) -> None:
     stats = Stats()
     caplog.set_level("INFO", "ropewalk.channels")
-    async with running(chat(), stats, timeout=0) as application:
-        with pytest.raises(Unavailable, match="no answer within 0 s"):
+    async with running(chat(), stats, limits=AppLimits(timeout=0)) as application:
+        with pytest.raises(Unavailable, match="did not respond within 0 s"):
             await application.command(perform("hang"))
     assert stats.app_calls_failed == 1
     assert any(vars(record).get("handler") == "Room.hang" for record in caplog.records)
@@ -100,8 +101,8 @@ async def test_disconnect_call_timeout_is_not_retried() -> None:
     async def gone(connection: Connection) -> None:
         await asyncio.Event().wait()
 
-    async with running(app, timeout=0) as application:
-        with pytest.raises(ApplicationError, match="no answer"):
+    async with running(app, limits=AppLimits(timeout=0)) as application:
+        with pytest.raises(ApplicationError, match="did not respond"):
             await application.disconnect(DisconnectCall(BO))
 
 
@@ -119,7 +120,7 @@ async def test_gauges_count_active_and_waiting_calls() -> None:
         begun.release()
         assert open.wait(60)
 
-    async with running(app, threads=1) as application:
+    async with running(app, limits=AppLimits(threads=1)) as application:
         calls = [asyncio.get_running_loop().create_task(application.connect(BO)) for _ in range(3)]
         await asyncio.to_thread(begun.acquire)
         assert application.gauges() == {"app_calls_active": 1.0, "app_calls_waiting": 2.0}
@@ -141,12 +142,12 @@ async def test_app_whose_threads_all_hang_is_unhealthy() -> None:
         @action
         async def think(self) -> None: ...
 
-    async with running(app, threads=1) as application:
+    async with running(app, limits=AppLimits(threads=1)) as application:
         call = asyncio.get_running_loop().create_task(application.connect(BO))
         await asyncio.to_thread(begun.acquire)
         call.cancel()
         await asyncio.wait([call])
-        assert "every thread" in application.health()
+        assert "all threads" in application.health()
         with pytest.raises(Unavailable, match="held by handlers"):
             await application.connect(BO)
         with pytest.raises(Unavailable, match="held by handlers"):
@@ -164,13 +165,13 @@ async def test_action_in_a_thread_publishes_synchronously() -> None:
 
 async def test_call_to_an_app_that_does_not_run_is_unavailable() -> None:
     application, stats = PythonApplication(chat, Stats()), Stats()
-    with pytest.raises(Unavailable, match="does not run"):
+    with pytest.raises(Unavailable, match="not running"):
         await application.connect(BO)
     async with running(chat(), stats) as application:
         pass
-    with pytest.raises(Unavailable, match="does not run"):
+    with pytest.raises(Unavailable, match="not running"):
         await application.connect(BO)
-    assert application.health() == "the app does not run"
+    assert application.health() == "the app is not running"
 
 
 async def test_failed_startup_handler_prevents_the_start(caplog: pytest.LogCaptureFixture) -> None:
@@ -215,7 +216,7 @@ async def test_shutdown_handler_that_hangs_is_cancelled(caplog: pytest.LogCaptur
     async def close_pool() -> None:
         await asyncio.Event().wait()
 
-    async with running(app, timeout=0):
+    async with running(app, limits=AppLimits(timeout=0)):
         pass
     assert "did not shut down in time" in caplog.text
 

@@ -13,6 +13,7 @@ from ropewalk.adapters.apps.python.containment import ContainedTasks, run_contai
 from ropewalk.channels import App, Channel, action
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import ApplicationError, Unavailable
+from ropewalk.model.limits import AppLimits
 from tests.unit.adapters.apps.python.running_apps import perform, running
 
 
@@ -108,7 +109,7 @@ async def test_background_task_that_raises_system_exit_ends_only_itself() -> Non
 async def test_handler_that_ignores_cancellation_is_abandoned_and_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(containment, "GRACE", 0.0)
+    monkeypatch.setattr(containment, "CANCEL_SECONDS", 0.0)
     over = asyncio.Event()
 
     async def stubborn(self: Any) -> None:
@@ -116,11 +117,11 @@ async def test_handler_that_ignores_cancellation_is_abandoned_and_logged(
             with contextlib.suppress(asyncio.CancelledError):
                 await over.wait()
 
-    async with running(room(act=stubborn), timeout=0) as application:
-        with pytest.raises(Unavailable, match="no answer within"):
+    async with running(room(act=stubborn), limits=AppLimits(timeout=0)) as application:
+        with pytest.raises(Unavailable, match="did not respond within"):
             await application.command(perform("act"))
         over.set()
-    [record] = [each for each in caplog.records if "although it was cancelled" in each.getMessage()]
+    [record] = [each for each in caplog.records if "ignores its cancellation" in each.getMessage()]
     assert vars(record)["handler"].endswith("stubborn")
     assert "test_containment.py" in vars(record)["at"]
 
@@ -139,7 +140,7 @@ async def test_cancelled_call_cancels_its_handler(caplog: pytest.LogCaptureFixtu
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-    assert "stopped before it was done" in caplog.text
+    assert "handler cancelled before it returned" in caplog.text
 
 
 async def test_other_task_factories_still_apply() -> None:

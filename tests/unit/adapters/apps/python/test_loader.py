@@ -51,7 +51,7 @@ def test_missing_module_is_named(files: Project) -> None:
 def test_missing_dependency_of_a_module_is_named(files: Project) -> None:
     files.write("chat_b.py", "import not_installed.deep\n")
     error = mistake("chat_b:app")
-    assert str(error) == "module chat_b needs not_installed, which is not there: is it installed?"
+    assert str(error) == "module chat_b needs not_installed, which is not installed"
     assert isinstance(error.__cause__, ModuleNotFoundError)
 
 
@@ -70,24 +70,24 @@ def test_module_that_fails_to_import_is_reported_with_reason_and_line(files: Pro
 
 def test_missing_attribute_is_reported_with_the_apps_of_the_module(files: Project) -> None:
     files.write("chat_f.py", GOOD)
-    assert str(mistake("chat_f:application")) == "module chat_f has no application; it has chat_f:app, chat_f:other"
+    assert str(mistake("chat_f:application")) == "module chat_f has no variable 'application'; use chat_f:app or chat_f:other"
     files.write("chat_g.py", "")
-    assert str(mistake("chat_g")) == "module chat_g has no app; there is no App in it"
+    assert str(mistake("chat_g")) == "module chat_g has no variable 'app'; write app = ropewalk.App()"
 
 
 def test_attribute_that_is_not_an_app_is_refused(files: Project) -> None:
     files.write("chat_h.py", GOOD)
-    assert str(mistake("chat_h:number")) == "chat_h:number is no ropewalk.App but a int; it has chat_h:app, chat_h:other"
+    assert str(mistake("chat_h:number")) == "chat_h:number is a int, not a ropewalk.App; use chat_h:app or chat_h:other"
 
 
 def test_file_name_is_refused_with_the_module_name() -> None:
-    assert str(mistake("house/chat.py:app")) == "house/chat.py is a file: say the module, house.chat:app"
+    assert str(mistake("house/chat.py:app")) == "house/chat.py is a file: name the module, house.chat:app"
 
 
 def test_invalid_module_names_are_refused(subtests: pytest.Subtests) -> None:
     for spec in ["", ":app", "a b:app", "a..b", "/tmp/chat:app"]:
         with subtests.test(spec=spec):
-            assert "say module:attribute" in str(mistake(spec))
+            assert "use module:attribute" in str(mistake(spec))
 
 
 def test_directory_is_put_first_on_the_path_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

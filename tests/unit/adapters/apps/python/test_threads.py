@@ -163,7 +163,7 @@ async def test_handler_that_outlives_its_call_is_logged_once(
 ) -> None:
     for _ in range(2):
         await cancelled(await begin(threads, gate))
-    [record] = [each for each in caplog.records if "a thread cannot be ended" in each.getMessage()]
+    [record] = [each for each in caplog.records if "holds a thread until it returns" in each.getMessage()]
     assert vars(record)["handler"] == "Gate.wait"
 
 

@@ -21,6 +21,7 @@ from ropewalk.model.application import (
     RestoreResult,
 )
 from ropewalk.model.errors import ServerError
+from ropewalk.model.limits import AppLimits
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.ports import Application
 from ropewalk.testing.clock import ManualClock
@@ -91,9 +92,9 @@ class NoPublisher:
         raise AssertionError(order)
 
 
-def calls(stats: Stats | None = None, **options: Any) -> Calls:
+def calls(stats: Stats | None = None, limits: AppLimits | None = None, **options: Any) -> Calls:
     """With a timeout for a busy machine, unless the test sets another one."""
-    return Calls(stats or Stats(), **{"command_timeout": TIMEOUT, **options})
+    return Calls(stats or Stats(), limits or AppLimits(command_timeout=TIMEOUT), **options)
 
 
 def once(stats: Stats | None = None) -> Calls:

@@ -19,6 +19,7 @@ from ropewalk.model.application import (
     RestoreResult,
 )
 from ropewalk.model.errors import ApplicationError, Unavailable
+from ropewalk.model.limits import AppLimits
 from ropewalk.model.presence import Member
 from ropewalk.testing.clock import ManualClock
 from tests.rpc_servers import GrpcServer, HttpServer
@@ -73,7 +74,7 @@ async def test_application_error_has_the_message_of_the_application(serve: Serve
     async with serve(backend) as server, running(asking(server, calls(stats))) as application:
         with pytest.raises(ApplicationError, match="undefined method"):
             await application.connect(CONTEXT)
-        with pytest.raises(ApplicationError, match="did not say which"):
+        with pytest.raises(ApplicationError, match="without a message"):
             await application.command(CommandCall(KNOWN, Action.SUBSCRIBE, "a"))
     assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (2, 2, 0)
 
@@ -161,7 +162,7 @@ async def test_call_to_a_hanging_application_times_out(serve: Serve) -> None:
     stats = Stats()
     async with (
         serve(Scripted(asyncio.Event())) as server,
-        running(asking(server, calls(stats, command_timeout=0.05))) as application,
+        running(asking(server, calls(stats, AppLimits(command_timeout=0.05)))) as application,
     ):
         with pytest.raises(Unavailable):
             await application.connect(CONTEXT)
@@ -171,7 +172,8 @@ async def test_call_to_a_hanging_application_times_out(serve: Serve) -> None:
 async def test_time_spent_waiting_for_a_slot_does_not_count_as_call_time(serve: Serve) -> None:
     stats, clock = Stats(), ManualClock()
     async with serve(Slow(clock, TIMEOUT / 4)) as server:
-        asked = calls(stats, concurrency=1, wait_timeout=10 * TIMEOUT, clock=clock)
+        limits = AppLimits(command_timeout=TIMEOUT, concurrency=1, wait_timeout=10 * TIMEOUT)
+        asked = calls(stats, limits, clock=clock)
         async with running(asking(server, asked)) as application:
             assert await asyncio.gather(*(application.connect(CONTEXT) for _ in range(20))) == [WELCOME] * 20
             assert application.health() == ""
@@ -213,7 +215,7 @@ async def test_unreachable_application_is_unhealthy_until_it_answers(serve: Serv
         for _ in range(3):
             with pytest.raises(Unavailable):
                 await application.connect(CONTEXT)
-        assert "does not answer" in application.health()
+        assert "does not respond" in application.health()
         await server.start()
         assert await until_answered(lambda: application.connect(CONTEXT)) == WELCOME
         assert application.health() == ""

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ropewalk.adapters.apps.rpc.calls import ApplicationUnreachable, Busy, Calls
-from ropewalk.adapters.apps.rpc.reachability import FADES
+from ropewalk.adapters.apps.rpc.calls import UNHEALTHY_SECONDS, ApplicationUnreachable, Busy, Calls
 from ropewalk.adapters.apps.slots import StillWanted, always
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import ApplicationError, Unavailable
+from ropewalk.model.limits import AppLimits
 from ropewalk.model.refusals import Refusal
 from tests.unit.adapters.apps.rpc.manual_time import ManualTime, settle
 
@@ -20,10 +20,10 @@ from tests.unit.adapters.apps.rpc.manual_time import ManualTime, settle
 class Rig:
     """Calls on a manual clock, and an application that follows a script."""
 
-    def __init__(self, chance: float = 1.0, **options: Any) -> None:
+    def __init__(self, chance: float = 1.0, **limits: Any) -> None:
         self.time = ManualTime()
         self.stats = Stats()
-        self.calls = Calls(self.stats, clock=self.time.clock, sleep=self.time.sleep, chance=lambda: chance, **options)
+        self.calls = Calls(self.stats, AppLimits(**limits), clock=self.time.clock, sleep=self.time.sleep, chance=lambda: chance)
         self.asked: list[tuple[float, float]] = []
         self.began = self.time.now
 
@@ -237,12 +237,12 @@ async def test_waiting_time_is_shortened_while_the_application_hangs() -> None:
 
 
 async def test_call_beyond_the_queue_limit_is_refused_at_once() -> None:
-    rig = Rig(concurrency=1, queue_limit=2)
+    rig = Rig(concurrency=1, queue=2)
     tasks = [rig.begin(1.0, "yes") for _ in range(3)]
     await settle()
     refused = rig.begin("yes")
     await settle()
-    with pytest.raises(Unavailable, match="2 calls wait"):
+    with pytest.raises(Unavailable, match=r"full \(2 calls\)"):
         refused.result()
     assert rig.stats.refusals == {Refusal.APP_QUEUE: 1}
     assert rig.gauges() == (1, 2)
@@ -281,10 +281,13 @@ async def test_three_unanswered_calls_in_a_row_are_unhealthy_until_the_next_answ
     await miss(rig, 2)
     assert rig.calls.health() == ""
     await miss(rig, 3)
-    assert rig.calls.health() == "the application does not answer"
+    assert rig.calls.health() == "the application does not respond"
     await rig.ask("yes")
     assert rig.calls.health() == ""
-    assert [record.message for record in caplog.records] == ["the application does not answer", "the application answers again"]
+    assert [record.message for record in caplog.records] == [
+        "the application does not respond",
+        "the application responds again",
+    ]
 
 
 async def test_answer_resets_the_count_of_unanswered_calls() -> None:
@@ -309,7 +312,7 @@ async def test_calls_that_never_got_a_slot_do_not_affect_health() -> None:
 async def test_unhealthy_state_expires_without_calls() -> None:
     rig = Rig()
     await miss(rig, 3)
-    rig.time.now += FADES
+    rig.time.now += UNHEALTHY_SECONDS
     assert rig.calls.health() != ""
     rig.time.now += 1
     assert rig.calls.health() == ""

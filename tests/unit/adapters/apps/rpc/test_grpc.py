@@ -7,7 +7,7 @@ import sys
 import pytest
 import uvloop
 
-from ropewalk.adapters.apps.rpc.grpc import GrpcApplication
+from ropewalk.adapters.apps.rpc.grpc import GrpcApplication, GrpcOptions
 from ropewalk.core.stats import Stats
 from ropewalk.model.application import Action, CommandCall, CommandResult
 from ropewalk.model.errors import ApplicationError, Unavailable, UserMistake
@@ -47,7 +47,10 @@ async def test_other_status_codes_are_application_errors(subtests: pytest.Subtes
 
 async def test_response_that_is_too_large_is_not_retried() -> None:
     backend = Scripted(CommandResult(transmissions=("x" * 2000,)))
-    async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls(), max_recv=1000)) as application:
+    async with (
+        GrpcServer(backend) as server,
+        running(GrpcApplication(server.host, calls(), GrpcOptions(max_receive_bytes=1000))) as application,
+    ):
         with pytest.raises(ApplicationError, match="larger than max"):
             await application.command(CommandCall(CONTEXT, Action.PERFORM, "a"))
     assert len(backend.asked) == 1
@@ -55,7 +58,10 @@ async def test_response_that_is_too_large_is_not_retried() -> None:
 
 async def test_call_that_is_too_large_is_not_sent() -> None:
     backend = Scripted()
-    async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls(), max_send=1000)) as application:
+    async with (
+        GrpcServer(backend) as server,
+        running(GrpcApplication(server.host, calls(), GrpcOptions(max_send_bytes=1000))) as application,
+    ):
         with pytest.raises(ApplicationError, match="larger than max"):
             await application.command(CommandCall(CONTEXT, Action.PERFORM, "a", data="x" * 2000))
     assert backend.asked == []
@@ -73,10 +79,10 @@ async def test_dns_name_is_resolved() -> None:
 
 async def test_tls_certificate_is_verified() -> None:
     async with GrpcServer(Scripted(), tls=True) as server:
-        trusting = GrpcApplication(server.host, calls(), tls=True, tls_root_ca=str(CERTIFICATE))
+        trusting = GrpcApplication(server.host, calls(), GrpcOptions(tls=True, tls_root_ca=str(CERTIFICATE)))
         async with running(trusting):
             assert await trusting.connect(CONTEXT) == WELCOME
-        suspicious = GrpcApplication(server.host, once(), tls=True)
+        suspicious = GrpcApplication(server.host, once(), GrpcOptions(tls=True))
         async with running(suspicious):
             with pytest.raises(Unavailable):
                 await suspicious.connect(CONTEXT)
@@ -84,7 +90,7 @@ async def test_tls_certificate_is_verified() -> None:
 
 def test_unreadable_root_certificates_are_refused() -> None:
     with pytest.raises(UserMistake, match="nowhere"):
-        GrpcApplication("127.0.0.1:1", calls(), tls=True, tls_root_ca="/nowhere.pem")
+        GrpcApplication("127.0.0.1:1", calls(), GrpcOptions(tls=True, tls_root_ca="/nowhere.pem"))
 
 
 # --- Event loop and libraries ----------------------------------------------------------------------------------------

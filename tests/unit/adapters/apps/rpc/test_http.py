@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from ropewalk.adapters.apps.rpc.http import MAX_ANSWER, HttpApplication
+from ropewalk.adapters.apps.rpc.http import MAX_RESPONSE_BYTES, HttpApplication
 from ropewalk.core.stats import Stats
 from ropewalk.model.application import ConnectResult
 from ropewalk.model.errors import ApplicationError, Unanswered, Unavailable, UserMistake
@@ -128,7 +128,7 @@ async def test_repeated_gateway_errors_are_unhealthy_and_open_the_circuit(subtes
                     with pytest.raises(Unavailable, match=str(status)) as caught:
                         await application.connect(CONTEXT)
                     assert isinstance(caught.value, Unanswered) is (status == 504)
-                assert application.health() == "the application does not answer"
+                assert application.health() == "the application does not respond"
                 assert application.gauges()["app_circuit_open"] == 1
 
 
@@ -166,7 +166,7 @@ async def test_unreadable_responses_are_application_errors(subtests: pytest.Subt
 
 
 async def test_response_that_is_too_large_is_an_application_error() -> None:
-    async with answering(web.Response(body=b" " * (MAX_ANSWER + 1))) as application:
+    async with answering(web.Response(body=b" " * (MAX_RESPONSE_BYTES + 1))) as application:
         with pytest.raises(ApplicationError, match="larger than"):
             await application.connect(CONTEXT)
 
@@ -224,7 +224,7 @@ async def test_circuit_opens_when_requests_fail_and_closes_when_they_succeed(
                     await application.connect(CONTEXT)
             assert application.gauges()["app_circuit_open"] == 1
             await server.start()
-            with pytest.raises(Unavailable, match="left alone"):
+            with pytest.raises(Unavailable, match="circuit breaker open"):
                 await application.connect(CONTEXT)
             clock.advance(5)
             for _ in range(5):
@@ -233,8 +233,8 @@ async def test_circuit_opens_when_requests_fail_and_closes_when_they_succeed(
             assert application.gauges()["app_circuit_open"] == 0
             assert application.health() == ""
     logged = [record.message for record in caplog.records]
-    assert len([line for line in logged if "left alone" in line]) == 1
-    assert len([line for line in logged if "get through again" in line]) == 1
+    assert len([line for line in logged if "circuit breaker open" in line]) == 1
+    assert len([line for line in logged if "circuit breaker closed" in line]) == 1
 
 
 async def test_application_errors_do_not_open_the_circuit() -> None:

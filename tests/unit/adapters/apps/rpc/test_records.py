@@ -140,6 +140,6 @@ def test_error_in_any_response_is_an_application_error() -> None:
         records.command_result(CommandResponse(error_msg="it broke"))
     with pytest.raises(ApplicationError, match="it broke"):
         records.restore_result(RestoreResponse(error_msg="it broke"))
-    with pytest.raises(ApplicationError, match="did not say which"):
+    with pytest.raises(ApplicationError, match="without a message"):
         records.acknowledged(DisconnectResponse())
     records.acknowledged(DisconnectResponse(Status.FAILURE))

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from ropewalk.channels import ActionError, App, BadCall, Channel, action
-from ropewalk.channels.replies import failed
+from ropewalk.channels.replies import failure_reply
 from ropewalk.model.application import CommandResult, PresenceUpdate, Reply
 from ropewalk.model.errors import ApplicationError, ServerError, Unavailable
 from ropewalk.model.messages import Publication
@@ -253,7 +253,7 @@ async def test_action_error_is_returned_with_its_code_and_text() -> None:
 async def test_return_value_that_is_not_json_fails_the_action(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ApplicationError, match=r"Desk\.not_json failed"):
         await perform(app, DESK, "not_json")
-    assert "what not_json returned cannot be written as JSON" in caplog.text
+    assert "the return value of not_json cannot be written as JSON" in caplog.text
 
 
 async def test_invalid_reply_to_is_rejected(subtests: pytest.Subtests) -> None:
@@ -276,7 +276,7 @@ def test_reply_to_a_failed_call_does_not_reveal_the_error(subtests: pytest.Subte
     ]
     for data, error, reply in cases:
         with subtests.test(data=data, error=error):
-            assert failed(data, error) == reply
+            assert failure_reply(data, error) == reply
 
 
 # --- streams and presence --------------------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ async def test_dates_can_be_transmitted_and_objects_cannot(caplog: pytest.LogCap
     assert json.loads(answer.transmissions[0])["message"] == "2030-01-02T00:00:00"
     with pytest.raises(ApplicationError):
         await run_action(lambda self: self.transmit(object()))
-    assert "what is transmitted cannot be written as JSON" in caplog.text
+    assert "the data of transmit cannot be written as JSON" in caplog.text
 
 
 async def test_streams_cannot_change_in_unsubscribed(caplog: pytest.LogCaptureFixture) -> None:

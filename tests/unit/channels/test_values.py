@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.channels import App, Channel, action
-from ropewalk.channels.state import changes, shown
+from ropewalk.channels.values import decode_state, state_changes
 from ropewalk.model.application import merged
 from tests.unit.channels.requests import encode_identifier, perform
 
@@ -22,42 +22,42 @@ states = st.dictionaries(st.text().filter(lambda key: not key.startswith("$")), 
 
 @given(states, states)
 def test_state_round_trips(before: dict[str, Any], after: dict[str, Any]) -> None:
-    kept = merged({}, changes({}, before, "state"))
-    assert shown(kept) == before
-    assert shown(merged(kept, changes(kept, after, "state"))) == after
+    kept = merged({}, state_changes({}, before, "state"))
+    assert decode_state(kept) == before
+    assert decode_state(merged(kept, state_changes(kept, after, "state"))) == after
 
 
 @given(states)
 def test_unchanged_state_has_no_changes(values: dict[str, Any]) -> None:
-    kept = changes({}, values, "state")
-    assert changes(kept, shown(kept), "state") == {}
+    kept = state_changes({}, values, "state")
+    assert state_changes(kept, decode_state(kept), "state") == {}
 
 
 def test_deleted_key_is_encoded_as_an_empty_text() -> None:
-    assert changes({"a": "1", "b": "2"}, {"b": ""}, "state") == {"a": "", "b": '""'}
+    assert state_changes({"a": "1", "b": "2"}, {"b": ""}, "state") == {"a": "", "b": '""'}
 
 
 def test_internal_keys_are_hidden_and_kept() -> None:
-    assert shown({"$w": "chat", "$p": "chat", "a": "1"}) == {"a": 1}
-    assert changes({"$w": "chat"}, {}, "state") == {}
+    assert decode_state({"$w": "chat", "$p": "chat", "a": "1"}) == {"a": 1}
+    assert state_changes({"$w": "chat"}, {}, "state") == {}
 
 
 def test_text_that_is_not_json_is_shown_unchanged() -> None:
-    assert shown({"theirs": "plain"}) == {"theirs": "plain"}
+    assert decode_state({"theirs": "plain"}) == {"theirs": "plain"}
 
 
 def test_value_that_does_not_round_trip_is_rejected(subtests: pytest.Subtests) -> None:
     cases: list[object] = [object(), date(2030, 1, 1), (1, 2), {1: 2}, {1, 2}, float("nan"), b"x", "\ud800"]
     for value in cases:
         with subtests.test(value=value), pytest.raises(TypeError, match=r"^self\.state\['k'\] "):
-            changes({}, {"k": value}, "self.state")
+            state_changes({}, {"k": value}, "self.state")
 
 
 def test_invalid_and_reserved_keys_are_rejected(subtests: pytest.Subtests) -> None:
     keys: list[Any] = ["$w", "$anything", 7, None]
     for key in keys:
         with subtests.test(key=key), pytest.raises(TypeError, match="keys are strings"):
-            changes({}, {key: 1}, "self.state")
+            state_changes({}, {key: 1}, "self.state")
 
 
 async def test_subscription_and_connection_have_separate_states() -> None:

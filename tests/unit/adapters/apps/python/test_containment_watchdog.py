@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ropewalk.adapters.apps.python.watchdog import Watchdog
+from ropewalk.adapters.apps.python.containment import Watchdog
 from ropewalk.channels import App, Channel, action
 from tests.unit.adapters.apps.python.running_apps import perform, running
 
@@ -73,7 +73,7 @@ async def run_until_warned(listener: Listener, name: str) -> dict[str, Any]:
 async def test_blocking_handler_is_logged_with_its_line(listener: Listener) -> None:
     warned = await run_until_warned(listener, "block")
     assert warned["handler"] == "Room.block"
-    assert "test_watchdog.py" in warned["at"]
+    assert "test_containment_watchdog.py" in warned["at"]
     assert " block > " in warned["at"]
     assert " deeply" in warned["at"]
     assert [each["handler"] for each in listener.records] == ["Room.block"] * 2

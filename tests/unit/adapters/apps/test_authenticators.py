@@ -1,4 +1,4 @@
-"""The JWT authenticator: which tokens are accepted and until when, and what happens without one."""
+"""Authenticators: which tokens are accepted and until when, and connections without one."""
 
 import base64
 import json
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.adapters.apps.jwt import LATEST_EXPIRY, MAX_TOKEN_LENGTH, JwtAuthenticator, issue
+from ropewalk.adapters.apps.authenticators import MAX_EXPIRY, MAX_TOKEN_LENGTH, JwtAuthenticator, NoAuth, issue_token
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused
 from ropewalk.testing.auth import request_with
@@ -42,8 +42,8 @@ async def test_token_of_another_library_is_accepted_until_it_expires() -> None:
 
 
 async def test_issued_token_is_accepted() -> None:
-    assert await judge(issue(SECRET, IDS)) == Accepted(IDS)
-    assert await judge(issue(SECRET, IDS, int(NOW) + 1)) == Accepted(IDS, NOW + 1)
+    assert await judge(issue_token(SECRET, IDS)) == Accepted(IDS)
+    assert await judge(issue_token(SECRET, IDS, int(NOW) + 1)) == Accepted(IDS, NOW + 1)
 
 
 async def test_missing_token_is_left_to_the_next_authenticator() -> None:
@@ -106,7 +106,7 @@ async def test_expiry_beyond_the_latest_one_is_refused(subtests: pytest.Subtests
 
 
 async def test_latest_expiry_is_accepted() -> None:
-    assert await judge(signed({"ext": "me", "exp": LATEST_EXPIRY})) == Accepted("me", LATEST_EXPIRY)
+    assert await judge(signed({"ext": "me", "exp": MAX_EXPIRY})) == Accepted("me", MAX_EXPIRY)
 
 
 async def test_token_longer_than_the_limit_is_refused() -> None:
@@ -131,7 +131,7 @@ async def test_other_algorithms_are_refused(subtests: pytest.Subtests) -> None:
 
 @given(st.data())
 async def test_token_with_a_changed_character_is_refused(data: st.DataObject) -> None:
-    token = issue(SECRET, IDS, int(NOW) + 60)
+    token = issue_token(SECRET, IDS, int(NOW) + 60)
     place = data.draw(st.integers(0, len(token) - 1))
     character = data.draw(st.characters(exclude_categories=(), exclude_characters=token[place]))
     assert await judge(token[:place] + character + token[place + 1 :]) == UNAUTHORIZED
@@ -148,14 +148,14 @@ def test_unusable_secret_is_refused(subtests: pytest.Subtests) -> None:
             with pytest.raises(UserMistake, match="JWT secret"):
                 JwtAuthenticator(secret)
             with pytest.raises(UserMistake, match="JWT secret"):
-                issue(secret, IDS)
+                issue_token(secret, IDS)
 
 
 async def test_short_secret_works_and_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), warnings.catch_warnings():
         warnings.simplefilter("error")
         authenticator = JwtAuthenticator("qwerty", clock=lambda: NOW)
-        token = request_with(issue("qwerty", IDS))
+        token = request_with(issue_token("qwerty", IDS))
         assert [await authenticator.authenticate(token, "sid") for _ in range(3)] == [Accepted(IDS)] * 3
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
@@ -167,3 +167,14 @@ async def test_log_has_the_reason_of_a_refusal_and_not_the_token(caplog: pytest.
     [record] = caplog.records
     assert "Signature" in str(record.__dict__["why"])
     assert token not in str(record.__dict__)
+
+
+async def test_connection_without_authentication_is_identified_by_its_sid() -> None:
+    answer = await NoAuth().authenticate(request_with(""), "abc123")
+    assert answer.ids == '{"sid":"abc123"}'
+    assert answer.expires_at is None
+
+
+async def test_special_characters_in_a_sid_are_escaped() -> None:
+    answer = await NoAuth().authenticate(request_with("any token at all"), 'a"b\\')
+    assert json.loads(answer.ids) == {"sid": 'a"b\\'}

@@ -137,7 +137,7 @@ def _with_a_keyword_parameter(self: object, data: object, *, more: object) -> No
 def test_action_takes_self_and_optional_data(subtests: pytest.Subtests) -> None:
     cases: list[Callable[..., None]] = [_without_parameters, _with_three_parameters, _with_a_keyword_parameter]
     for method in cases:
-        with subtests.test(method=method), pytest.raises(TypeError, match=r"takes `self, data` or `self` alone"):
+        with subtests.test(method=method), pytest.raises(TypeError, match=r"takes `self, data` or only `self`"):
             action(method)
 
 
