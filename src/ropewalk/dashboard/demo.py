@@ -6,8 +6,7 @@ Everything is read once, at construction; a request only hands out bytes. The pa
 from html import escape
 from importlib.resources import files
 
-from aiohttp import web
-from aiohttp.typedefs import Handler
+from msgspec import Struct
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -28,10 +27,21 @@ PAGE = "demo.html"
 ASSETS = ("demo.css", "demo.js", "cable.js", "messages.js", "publisher.js", "report.js", "icon.svg")
 
 
-class DemoPage:
-    """The routes of `/demo`. Tell it where the WebSocket and the publish endpoint are, if they are not in their usual places.
+class Page(Struct, frozen=True):
+    """A response that is always the same."""
 
-    `root`: `/` leads there, too.
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+
+class DemoPage:
+    """The pages of `/demo`.
+
+    Args:
+        cable_path: where the WebSocket is.
+        publish_path: where the publish endpoint is.
+        root: `/` redirects to the page.
     """
 
     def __init__(self, cable_path: str = "/cable", publish_path: str = "/api/publish", root: bool = True) -> None:
@@ -40,15 +50,11 @@ class DemoPage:
         self._page = _filled(_read(PAGE), places)
         self._assets = {name: _read(name) for name in ASSETS}
 
-    def routes(self) -> list[web.RouteDef]:
-        page = _answer(PAGE, self._page)
-        assets = [web.get(f"/demo/{name}", _answer(name, body)) for name, body in self._assets.items()]
-        routes = [web.get("/demo", page), web.get("/demo/", page), *assets]
-        return [web.get("/", _to_the_page), *routes] if self._root else routes
-
-
-async def _to_the_page(_request: web.Request) -> web.Response:
-    return web.Response(status=302, headers={"Location": "/demo", **SECURITY_HEADERS})
+    def pages(self) -> dict[str, Page]:
+        """By path."""
+        demo = _page(PAGE, self._page)
+        pages = {"/demo": demo, "/demo/": demo, **{f"/demo/{name}": _page(name, body) for name, body in self._assets.items()}}
+        return {"/": Page(302, b"", {"Location": "/demo", **SECURITY_HEADERS}), **pages} if self._root else pages
 
 
 def _read(name: str) -> bytes:
@@ -62,10 +68,6 @@ def _filled(template: bytes, places: dict[str, str]) -> bytes:
     return text.encode()
 
 
-def _answer(name: str, body: bytes) -> Handler:
+def _page(name: str, body: bytes) -> Page:
     content_type = CONTENT_TYPES[name.rpartition(".")[2]]
-
-    async def answer(_request: web.Request) -> web.Response:
-        return web.Response(body=body, content_type=content_type, charset="utf-8", headers=SECURITY_HEADERS)
-
-    return answer
+    return Page(200, body, {"Content-Type": f"{content_type}; charset=utf-8", **SECURITY_HEADERS})

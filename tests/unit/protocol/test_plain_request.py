@@ -1,7 +1,6 @@
 """Plain request heads are parsed; all others are left to an HTTP library."""
 
 import pytest
-
 from ropewalk.protocol.plain_request import HEAD_END, MOST_HEAD_BYTES, MOST_HEADERS, PlainHead, read_head
 
 

@@ -11,14 +11,12 @@ second ago, is taken off. What all of them accept within that second may go beyo
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from aiohttp import web
-
-from ropewalk.adapters.endpoints.http_guard import HttpHandler, refusal
+from ropewalk.adapters.endpoints.http_messages import Request, refusal
+from ropewalk.adapters.endpoints.routes import Answer, Handler
 from ropewalk.model.refusals import Refusal
 
 logger = logging.getLogger("ropewalk.server")
@@ -64,7 +62,6 @@ class ConnectionAdmission:
         self._http = http
         self._unknown: dict[UndetectedConnection, None] = {}
         self._events = 0
-        self._upgraded = 0
 
     # --- how many there may be ----------------------------------------------------------------------------------------
 
@@ -95,11 +92,11 @@ class ConnectionAdmission:
         return self._websockets() + self._events
 
     def http_connections(self) -> int:
-        """Without those that carry a client: an event stream, or a WebSocket that began as HTTP."""
-        return self._http() - self._events - self._upgraded
+        """Without event streams, which are clients."""
+        return self._http() - self._events
 
     def connections(self) -> int:
-        return len(self._unknown) + self._websockets() + self._http() - self._upgraded
+        return len(self._unknown) + self._websockets() + self._http()
 
     # --- who may come in ----------------------------------------------------------------------------------------------
 
@@ -147,14 +144,13 @@ class ConnectionAdmission:
         crowded = self.http_connections() >= self._most_http or self._is_full(self.clients())
         return CROWDED_IDLE_TIMEOUT if crowded else self._limits.idle_timeout
 
-    def event_stream(self, answer: HttpHandler) -> HttpHandler:
+    def event_stream(self, answer: Handler) -> Handler:
         """A handler whose requests are clients and stay as long as they like."""
 
-        async def handle(request: web.Request) -> web.StreamResponse:
+        async def handle(request: Request) -> Answer:
             if not self.client_may_enter():
-                refused = refusal(503, "too many connections", {"Retry-After": "5"})
-                refused.force_close()  # kept open, it would have the place of somebody who may come in
-                return refused
+                # Kept open, it would take the place of another connection.
+                return refusal(503, "too many connections", {"Retry-After": "5"}, close=True)
             self._events += 1
             try:
                 return await answer(request)
@@ -162,15 +158,6 @@ class ConnectionAdmission:
                 self._events -= 1
 
         return handle
-
-    @contextmanager
-    def upgraded(self) -> Iterator[None]:
-        """While an HTTP connection is a WebSocket, it counts as that alone."""
-        self._upgraded += 1
-        try:
-            yield
-        finally:
-            self._upgraded -= 1
 
     # --- what is refused ----------------------------------------------------------------------------------------------
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from aiohttp import web
-
-from ropewalk.adapters.endpoints.http_guard import json_answer
+from ropewalk.adapters.endpoints.http_messages import Request, Response, encode_fields, json_answer
+from ropewalk.adapters.endpoints.routes import ANY, Route
 from ropewalk.ports import Inspector
 
 
@@ -16,27 +15,27 @@ class OperationsEndpoint:
         self._exposition = exposition
         self._exposition_type = exposition_type
 
-    def routes(self, health_path: str = "/health", metrics_path: str = "/metrics") -> list[web.RouteDef]:
+    def routes(self, health_path: str = "/health", metrics_path: str = "/metrics") -> list[Route]:
         # Checkers differ in the method they use, so health answers all of them.
         probes = health_path.rstrip("/")
-        metrics = [web.get(metrics_path, self.metrics)] if metrics_path else []
+        metrics = [Route("GET", metrics_path, self.metrics)] if metrics_path else []
         return [
-            web.route("*", health_path, self.health),
-            web.route("*", f"{probes}/live", self.live),
-            web.route("*", f"{probes}/ready", self.health),
+            Route(ANY, health_path, self.health),
+            Route(ANY, f"{probes}/live", self.live),
+            Route(ANY, f"{probes}/ready", self.health),
             *metrics,
         ]
 
-    async def live(self, request: web.Request) -> web.Response:
+    async def live(self, request: Request) -> Response:
         """That this is answered at all says that the process lives. What it depends on is no reason to restart it."""
         return json_answer(200, {"status": "ok"})
 
-    async def health(self, request: web.Request) -> web.Response:
+    async def health(self, request: Request) -> Response:
         """One that works without something is still well: whoever sends clients elsewhere would send them to the same."""
         report = self._inspector.report()
         if report.problems:
             return json_answer(503, {"status": "down", "reasons": report.problems})
         return json_answer(200, {"status": "ok", **({"impaired": report.impairments} if report.impairments else {})})
 
-    async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._exposition(), headers={"Content-Type": self._exposition_type})
+    async def metrics(self, request: Request) -> Response:
+        return Response(200, self._exposition(), encode_fields({"Content-Type": self._exposition_type}))

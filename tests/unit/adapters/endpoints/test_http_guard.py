@@ -9,19 +9,20 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 
 import pytest
-from aiohttp import web
 
 from ropewalk.adapters.endpoints import http_guard
 from ropewalk.adapters.endpoints.http_guard import INLINE_BYTES, INLINE_INPUT, Budget, KeyGuard, body_of, gather, guarded
+from ropewalk.adapters.endpoints.http_messages import Headers, Request, Response
+from ropewalk.adapters.endpoints.routes import Route
 from ropewalk.model.errors import BadBody, LateBody, TooLarge, Unavailable, UnsupportedEncoding
 from tests.unit.adapters.http_server import Client, serving
 
 
-async def echo(request: web.Request) -> web.Response:
-    return web.Response(body=await body_of(request, 10))
+async def echo(request: Request) -> Response:
+    return Response(200, await body_of(request, 10))
 
 
-async def late(request: web.Request) -> web.Response:
+async def late(request: Request) -> Response:
     raise LateBody("the body did not come")
 
 
@@ -32,7 +33,7 @@ def guard() -> KeyGuard:
 
 @pytest.fixture
 async def client(guard: KeyGuard) -> AsyncIterator[Client]:
-    async with serving([web.post("/echo", guarded(guard, echo)), web.post("/late", guarded(guard, late))]) as client:
+    async with serving([Route("POST", "/echo", guarded(guard, echo)), Route("POST", "/late", guarded(guard, late))]) as client:
         client.session.headers["Authorization"] = "Bearer k3y"
         yield client
 
@@ -65,6 +66,7 @@ async def test_replaced_key_applies_to_open_connections(client: Client, guard: K
 
 # --- Bodies ----------------------------------------------------------------------------------------------------------
 
+NO_HEADERS = Headers([])
 TEXT = b'{"stream":"chat"}' * 100
 
 
@@ -180,7 +182,7 @@ async def test_content_length_beyond_the_limit_is_refused_unread(announced: str)
         yield b""
 
     with pytest.raises(TooLarge):
-        await gather(untouched(), {"Content-Length": announced}, 10_000)
+        await gather(untouched(), Headers([(b"content-length", announced.encode())]), 10_000)
 
 
 async def test_incomplete_body_times_out() -> None:
@@ -189,7 +191,7 @@ async def test_incomplete_body_times_out() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(LateBody):
-        await gather(trickle(), {}, 100, seconds=0.01)
+        await gather(trickle(), NO_HEADERS, 100, seconds=0.01)
 
 
 async def test_incomplete_bodies_are_bounded_by_a_shared_budget() -> None:
@@ -202,10 +204,10 @@ async def test_incomplete_bodies_are_bounded_by_a_shared_budget() -> None:
         await go_on.wait()
         yield b"x" * 50
 
-    first = asyncio.create_task(gather(slow(), {}, 1000, budget))
+    first = asyncio.create_task(gather(slow(), NO_HEADERS, 1000, budget))
     await halfway.wait()
     with pytest.raises(Unavailable):
-        await gather(sent([b"x" * 30, b"x" * 30]), {}, 1000, budget)
+        await gather(sent([b"x" * 30, b"x" * 30]), NO_HEADERS, 1000, budget)
     go_on.set()
     assert len(await first) == 150
-    assert len(await gather(sent([b"x" * 150]), {}, 1000, budget)) == 150
+    assert len(await gather(sent([b"x" * 150]), NO_HEADERS, 1000, budget)) == 150
