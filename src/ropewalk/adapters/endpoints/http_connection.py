@@ -443,7 +443,7 @@ class HttpConnection(asyncio.Protocol):
                 timer.cancel()
         self._end_stall()
         self._unparsed = b""
-        self._parser.ended = True
+        self._current = None
         self._parser.close()
 
     def _abort(self, why: Refusal) -> None:

@@ -176,6 +176,7 @@ class Request:
         "method",
         "params",
         "path",
+        "raw_path",
         "target",
     )
 
@@ -193,8 +194,8 @@ class Request:
         self.http_1_0 = http_1_0
         self.params: Mapping[str, str] = {}
         self.begun = 0.0
-        path, _, self._query = self.target.partition("?")
-        self.path = _decoded_path(path)
+        self.raw_path, _, self._query = self.target.partition("?")
+        self.path = decode_path(self.raw_path)
         announced = self.headers.get("content-length")
         self.length = int(announced) if announced else None  # the parser lets digits through only
         self.continue_expected = self._expects_continue()
@@ -232,7 +233,8 @@ def origin_form(target: bytes) -> str:
     return text.partition("#")[0]
 
 
-def _decoded_path(path: str) -> str:
+def decode_path(path: str) -> str:
+    """Raises BadRequest."""
     if "%" not in path:
         return path
     try:

@@ -53,7 +53,10 @@ class RequestParser:
         """Parse nothing more, and refuse what has come once everything before it is answered."""
         self.ended = True
         self.in_head = False
-        self.queue.append(refusal(status, reason, close=True))
+        refused = refusal(status, reason, close=True)
+        if self._http.get_method() == b"HEAD":
+            refused.body = b""
+        self.queue.append(refused)
 
     def _malformed(self, error: HttpParserError) -> None:
         newest = self.newest
@@ -67,9 +70,11 @@ class RequestParser:
             self.refuse(400, "the request is not HTTP/1.1")
 
     def close(self) -> None:
-        """Let go of httptools' parser, which knows this one: nothing but the garbage collector would free the two."""
-        del self._http
+        """Drop what refers back to this object or the connection: only the garbage collector would free them."""
+        del self._http, self._exchange
+        self.newest = None
         self.queue.clear()
+        self.ended = True
 
     def on_message_begin(self) -> None:
         self.in_head = True

@@ -4,7 +4,7 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from ropewalk.adapters.endpoints.http_messages import Request, Response, ResponseStream, refusal
+from ropewalk.adapters.endpoints.http_messages import Request, Response, ResponseStream, decode_path, refusal
 
 Answer = Response | ResponseStream
 Handler = Callable[[Request], Awaitable[Answer]]
@@ -80,9 +80,9 @@ class Router:
                 return found
             allowed |= _methods(exact)
         for pattern, handlers in self._patterns.items():
-            if (match := pattern.fullmatch(request.path)) is not None:
+            if (match := pattern.fullmatch(request.raw_path)) is not None:
                 if (found := _by_method(handlers, request.method)) is not None:
-                    request.params = match.groupdict()
+                    request.params = {name: decode_path(value) for name, value in match.groupdict().items()}
                     return found
                 allowed |= _methods(handlers)
         return _refusing(", ".join(sorted(allowed)))

@@ -76,7 +76,9 @@ async def sent(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 
 async def read(data: bytes, encoding: str = "", limit: int = 10_000) -> bytes:
-    return await gather(sent([data[:7], data[7:]]), {"Content-Encoding": encoding} if encoding else {}, limit)
+    return await gather(
+        sent([data[:7], data[7:]]), Headers([(b"Content-Encoding", encoding.encode())] if encoding else []), limit
+    )
 
 
 def raw_deflate(data: bytes) -> bytes:
