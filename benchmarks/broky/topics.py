@@ -22,7 +22,7 @@ def measure_topics(sizes: Sizes, cores: Cores) -> list[Figure]:
     count, first = sizes.broky_topics, sizes.broky_topics // 10
     with on_core(cores.load):
         with on_core(cores.server):
-            server = Server(*EPHEMERAL, "--command_rate", "0")
+            server = Server(*EPHEMERAL, "--tcp_command_rate", "0")
         with server:
             passing = Passing(server, sizes.broky_payload)
             passing.by(0, first)  # what the first ones need is needed once

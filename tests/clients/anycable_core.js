@@ -48,11 +48,13 @@ function subscribeBy(cable, { stream, signed, kind, params }) {
 }
 
 execute({
-  open({ client, url, protocol, since, token, freshToken, authStrategy, reconnectAfter, protocolOptions }) {
+  // `oneByOne`: each message in a task of its own, as in a browser. Otherwise ws brings all messages of a read in one.
+  open({ client, url, protocol, since, token, freshToken, authStrategy, reconnectAfter, protocolOptions, oneByOne }) {
     const cable = createCable(url, {
       protocol,
       protocolOptions,
       websocketImplementation: reportingSocket(client),
+      websocketOptions: oneByOne && { allowSynchronousEvents: false },
       maxMissingPings: ANY_PAUSE,
       websocketAuthStrategy: authStrategy,
       auth: { token },

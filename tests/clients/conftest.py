@@ -51,9 +51,11 @@ def public_server() -> Iterator[RunningServer]:
 
 
 @pytest.fixture(scope="session")
-def short_history_server() -> Iterator[RunningServer]:
-    """Keeps three messages of a stream."""
-    with running_server("--public", "--history_limit", "3") as server:
+def short_history_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Keeps three messages of a stream. Requests by time for streams named complete/… are rejected if they are trimmed."""
+    settings = tmp_path_factory.mktemp("rules") / "ropewalk.toml"
+    settings.write_text('[[streams]]\npattern = "complete/*"\nsince_gaps = "reject"\n')
+    with running_server("--public", "--history_limit", "3", "--config_path", str(settings)) as server:
         yield server
 
 

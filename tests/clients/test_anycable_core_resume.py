@@ -202,6 +202,36 @@ async def test_trimmed_history_by_time_is_confirmed_with_the_reason(
     assert (confirmed["reason"], confirmed["streams"][stream]["oldest"]) == ("trimmed", 8)
 
 
+async def test_client_reports_trimmed_history_by_time_if_the_rule_rejects_it(
+    anycable: Script, short_history_server: RunningServer, stream: str
+) -> None:
+    stream = f"complete/{stream}"
+    await publish(short_history_server, stream, *range(1, 11))
+    since = int(time.time()) - 3600
+    alice = await anycable.open("alice", short_history_server.cable, since=since, oneByOne=True)
+    await alice.subscribe("chat", stream=stream)
+    await alice.sees("info", channel="chat", type="history_not_found")
+
+    assert offsets(await alice.gets("chat", 3)) == [8, 9, 10]
+    await publish(short_history_server, stream, 11)
+    assert offsets(await alice.gets("chat", 4)) == [8, 9, 10, 11]
+    assert alice.frames("confirm_history") == []
+
+
+async def test_client_reports_what_a_silent_stream_lost_if_the_rule_rejects_it(
+    anycable: Script, short_history_server: RunningServer, stream: str
+) -> None:
+    """It has no position of a stream without a message, and asks by time."""
+    stream = f"complete/{stream}"
+    alice = await anycable.connect("alice", short_history_server.cable)
+    await alice.subscribe("chat", stream=stream)
+    await alice.lose()
+    await publish(short_history_server, stream, *range(1, 6))
+    await alice.come_back()
+    await alice.sees("info", channel="chat", type="history_not_found")
+    assert offsets(await alice.gets("chat", 3)) == [3, 4, 5]
+
+
 async def test_resume_right_before_the_oldest_kept_message_has_no_gap(
     anycable: Script, short_history_server: RunningServer, stream: str
 ) -> None:

@@ -216,7 +216,7 @@ async def test_pending_disconnects_of_a_node_survive_a_restart_of_redis(redis: R
     async with running(redis, clock=clock) as node, running(redis, "two", clock=clock) as other:
         lease = (await node.leases.renew(60.0, ())).lease
         await write(node, "sid", 1)
-        await other.sessions.revoke("sid")
+        await other.sessions.revoke("sid", True)
         await written(redis)
         redis.kill()
         redis.start()

@@ -138,10 +138,10 @@ async def test_late_write_does_not_restore_a_revoked_session(redis: RedisServer,
     writing = asyncio.ensure_future(old.leases.write([SessionWrite("sid", snapshot, 1, 60.0, began=clock.now)]))
     await asyncio.sleep(0)
     clock.advance(1)
-    assert await new.sessions.revoke("user") == []
+    assert await new.sessions.revoke("user", True) == []
     clock.advance(1)
     passes.set()
-    assert await writing == [SessionTaken("sid", revoked=True)]
+    assert await writing == [SessionTaken("sid", revoked=True, stored=False)]
     assert await new.sessions.peek("sid") is None
     for backend in (old, new):
         await backend.stop()

@@ -441,7 +441,7 @@ async def test_revoke_during_the_handover_reaches_moving_sessions(ring: RingInPr
     await a.leases.write([SessionWrite(sid, SNAPSHOT, 1, 60.0, live=False, began=clock()) for sid in sids])
     transit = Transit(ring)
     await transit.begin()
-    revoking = asyncio.ensure_future(a.sessions.revoke("bo"))
+    revoking = asyncio.ensure_future(a.sessions.revoke("bo", True))
     await transit.go_on(revoking)
     assert sorted(sid for sid, _ in await revoking) == sorted(sids)
     await ring.settled()

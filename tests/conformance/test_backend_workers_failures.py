@@ -6,16 +6,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from ropewalk.adapters.backends.workers import large_answers, link, server, wire
+from ropewalk.adapters.backends.workers import link, pending_reads, server, wire
 from ropewalk.adapters.backends.workers.backend import WorkerBackend
 from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered, Unavailable
-from ropewalk.model.history import Gap, GapReason, Replay, steps
+from ropewalk.model.history import Gap, Replay, steps
 from ropewalk.model.journal import Row
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, one_by_one
 from ropewalk.model.presence import Member
@@ -265,65 +264,57 @@ async def test_disconnect_request_reaches_a_worker_after_it_reconnects(process: 
         assert heard.orders == [RemoteDisconnect("bo")]
 
 
-async def test_large_history_is_sent_in_parts_between_other_calls(
+async def test_reads_of_history_wait_until_the_worker_has_read_the_answers_before_them(
     process: StoreProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the limits of the bus divided by a thousand."""
+    """With the limits of the bus divided by a thousand. Everything else goes between them."""
     monkeypatch.setattr(wire, "MUCH_BUFFERED", 1000)
     monkeypatch.setattr(wire, "LITTLE_BUFFERED", 250)
-    monkeypatch.setattr(wire, "MOST_BUFFERED", 64_000)
-    monkeypatch.setattr(large_answers, "PART_BYTES", 500)
+    monkeypatch.setattr(wire, "MOST_BUFFERED", 150_000)
     async with worker(process, "one") as (one, heard):
         await one.feed.listen("b")
-        for start in range(0, 1000, 50):
+        for start in range(0, 300, 50):
             await publish(one, *[b"%d" % number * 100 for number in range(start, start + 50)])
-        asking = [asyncio.ensure_future(one.streams.replay("a", Position("", 0))) for _ in range(5)]
+        asking = [asyncio.ensure_future(one.streams.replay("a", Position("", 0))) for _ in range(20)]
         asking.append(asyncio.ensure_future(one.streams.since("a", 0.0)))
         page = asyncio.ensure_future(one.streams.page("a", 0, 1000))
         await publish(one, b"meanwhile", stream="b")
         for answer in await asyncio.gather(*asking):
-            assert isinstance(answer, Replay | Gap)
             last = steps(answer)[-1]
-            assert (last.tip, [message.offset for message in last.messages]) == (1000, list(range(1, 1001)))
-            assert last.messages[999].payload == b"999" * 100
+            assert (last.tip, [message.offset for message in last.messages]) == (300, list(range(1, 301)))
+            assert last.messages[299].payload == b"299" * 100
         found = await page
         assert found is not None
-        assert [message.offset for message in found.messages] == list(range(1, 1001))
+        assert [message.offset for message in found.messages] == list(range(1, 301))
         assert heard.payloads == [b"meanwhile"]
         assert heard.missed == 0
     assert caplog.records == []
 
 
-async def test_partial_responses_are_joined(process: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_answers, "PART_BYTES", 500)
-    messages = [Registered("a", b"x" * 200, 1.0, "now", offset) for offset in range(1, 31)]
-    whole = Gap("a", GapReason.TRIMMED, "now", 11, 30, tuple(messages[:5]), Replay("a", "now", 30, tuple(messages[10:])))
+async def test_reads_that_are_not_answered_at_once_are_few_at_a_time(
+    process: StoreProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those that reach into an archive are."""
+    monkeypatch.setattr(pending_reads, "MAX_UNDER_WAY", 2)
+    may_answer = asyncio.Semaphore(0)
+    started = 0
 
     async def replay(stream: str, position: Position) -> Replay | Gap:
-        return whole
+        nonlocal started
+        started += 1
+        await may_answer.acquire()
+        return Replay(stream, "now", position.offset)
 
     monkeypatch.setattr(process.server._streams, "replay", replay)
+    monkeypatch.setattr(process.server, "_at_once", frozenset({"hello", "tip", "listen", "listen_prefixes", "renew"}))
     async with worker(process, "one") as (one, _):
-        assert await one.streams.replay("a", Position("now", 0)) == whole
-
-
-async def test_partial_response_extends_the_timeout_of_its_call(process: StoreProcess) -> None:
-    """Other calls time out as before."""
-    backend = WorkerBackend(process.path, "one")
-    await backend.start()
-    try:
-        store = backend.link
-        first = store._send("tip", ("a",))
-        second = store._send("tip", ("a",))
-        numbers = list(store._asked)
-        assert store._connection is not None
-        part = msgspec.Raw(msgspec.msgpack.encode([]))
-        store._receive(store._connection, wire.PART, numbers[0], "tip", part)
-        store._give_up(store._asked[numbers[1]].deadline)
-        assert second.done()
-        assert not first.done()
-    finally:
-        await backend.stop()
+        asking = [asyncio.ensure_future(one.streams.replay("a", Position("now", number))) for number in range(6)]
+        await until(lambda: started == 2)
+        await one.streams.tip("a")  # nothing more begins while it is answered
+        assert started == 2
+        for _ in asking:
+            may_answer.release()
+        assert [answer.tip for answer in await asyncio.gather(*asking)] == list(range(6))
 
 
 async def test_worker_that_does_not_read_is_disconnected_alone(process: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """The Markdown pages of the project with their links, headings and fenced blocks.
 
 The second word of a fence says how a reader runs the block: `run` ends on its own, `follow` keeps printing, `serve` keeps
-serving; with `&` after each command there are several servers in one block.
+serving, and a `file` is saved under the name in its first line, a comment. With `&` after each command there are several
+servers in one block.
 Renderers show only the first word, the language. A block without a second word is not run.
 """
 

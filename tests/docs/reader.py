@@ -22,11 +22,12 @@ from tests.services import free_port, redis_executable
 
 TIMEOUT = 60.0
 SEVERAL_SERVERS_TIMEOUT = 120.0  # they wait for each other
-LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
+LISTENING = re.compile(r"(?:listening on|running on|server at) http://127\.0\.0\.1:(\d+)")
 SUBSCRIPTIONS = re.compile(rb"^ropewalk_subscriptions (\S+)$", re.MULTILINE)
 PROGRAMS = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"], "js": ["node"]}
 USUAL_PORT = "8080"
 PORT_FLAG = re.compile(r"(?<=--port )\d+")
+SERVE_PORT = re.compile(r"(?<=--port )\d+|(?<=runserver )\d+")
 HOST_PORT = re.compile(r"(?<=127\.0\.0\.1:)[1-9]\d*")
 SERVED_PORT = re.compile(r"^ropewalk serve\b.*?--port (\d+)", re.MULTILINE)
 
@@ -74,6 +75,9 @@ class Reader:
                 self._follow(block)
             case "run":
                 self._run(block)
+            case "file":
+                name = block.text.split("\n", 1)[0].strip("# ")
+                (self._home / name).write_text(block.text)
             case role:
                 raise AssertionError(f"unknown role {role!r} of a block")
 
@@ -107,11 +111,11 @@ class Reader:
         assert process.poll() is None, f"this ended:\n{block.text}\n{output.read_text()}"
 
     def _serve(self, block: Block) -> None:
-        asked = re.search(r"--port (\d+)", block.text)
-        port = asked[1] if asked else USUAL_PORT
+        asked = SERVE_PORT.search(block.text)
+        port = asked[0] if asked else USUAL_PORT
         if port in self._servers:
             _end(self._servers[port])
-        process, output = self._start(Block(block.language, block.role, re.sub(r"--port \d+", "--port 0", block.text)))
+        process, output = self._start(Block(block.language, block.role, SERVE_PORT.sub("0", block.text)))
         _wait_until(
             lambda: process.poll() is not None or bool(LISTENING.search(output.read_text())),
             lambda: f"this does not listen:\n{block.text}\n{output.read_text()}",
@@ -168,6 +172,7 @@ class Reader:
         # Settings in the environment of the test run must not reach the server under test.
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
         environ.pop("PORT", None)
+        environ["PYTHONUNBUFFERED"] = "1"  # a web framework says at once where it listens
         return {**environ, "PATH": f"{Path(sys.executable).parent}:{self._programs}:{environ['PATH']}"}
 
     def _subscriptions(self) -> float:

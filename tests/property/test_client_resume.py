@@ -101,7 +101,7 @@ class Server:
             live = [Delivered(answer.epoch, answer.tip + 1) for answer in answers]
             self.subscription.delivered = tuple(with_sent(each, pieces) for each, pieces in zip(live, pending, strict=True))
         else:
-            pending = [self.subscription.settle(place, answer) for place, answer in enumerate(answers)]
+            pending = [self.subscription.settle(steps(answer)) for answer in answers]
         for row in zip_longest(*pending):
             pieces = [piece for piece in row if piece is not None]
             for message in (message for piece in pieces for message in piece.messages):

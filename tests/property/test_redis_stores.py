@@ -116,7 +116,7 @@ class Pair:
         return await backend.sessions.take(sid, successor)
 
     async def do_revoke(self, kind: str, backend: Backend, node: str, ids: str) -> Any:
-        return sorted(await backend.sessions.revoke(ids), key=lambda pair: pair[0])
+        return sorted(await backend.sessions.revoke(ids, True), key=lambda pair: pair[0])
 
     async def do_expired(self, kind: str, backend: Backend, node: str, limit: int) -> Any:
         """The order of sessions that are due is not defined."""

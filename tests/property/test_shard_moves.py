@@ -156,7 +156,7 @@ class Pair:
 
     async def do_revoke(self) -> None:
         ids = self.rng.choice(IDENTITIES)
-        await self.everywhere(lambda store: NodeSessions(store, "one").revoke(ids))
+        await self.everywhere(lambda store: NodeSessions(store, "one").revoke(ids, True))
 
     async def do_expired(self) -> None:
         await self.everywhere(lambda store: NodeSessions(store, "one").expired(100))
@@ -242,10 +242,10 @@ async def test_shard_that_was_taken_out_leaves_no_state() -> None:
 
 async def test_revoked_session_does_not_return_after_its_shard_moved() -> None:
     one, other = Pair(3).halves
-    one.sessions.revoke("bo")
+    one.sessions.revoke("bo", True)
     put_in(other, await take_out(one, shard_of("sid0", SHARDS)))
     write = SessionWrite("sid0", SessionSnapshot("bo", {}), 1, 5.0, began=one.clock() - 1)
-    assert other.sessions.write("two", write) == SessionTaken("sid0", revoked=True)
+    assert other.sessions.write("two", write) == SessionTaken("sid0", revoked=True, stored=False)
 
 
 async def test_arriving_shard_replaces_stale_content() -> None:

@@ -19,7 +19,10 @@ STREAM_RULES = str(Path(__file__).with_name("stream_rules.toml"))
 SMALL_OUTBOX = ("--public", "--config_path", STREAM_RULES, "--ws_max_pending_size", "100kb")
 """Closes slow consumers soon, and drops messages of streams `ticker/*` for them."""
 
-SLOW_COMMANDS = ("--public", "--command_rate", "50", "--command_burst", "5", "--command_backlog", "1s")
+SLOW_COMMANDS = (
+    *("--public", "--command_rate", "50", "--tcp_command_rate", "50"),
+    *("--command_burst", "5", "--command_backlog", "1s"),
+)
 
 WITHOUT_STORE = ("--public", "--broker", "redis", "--redis_url", "redis://127.0.0.1:1")
 """Its store does not answer."""

@@ -140,7 +140,7 @@ async def test_connection_beyond_max_conn_is_refused_over_every_protocol() -> No
 
 
 async def test_long_names_and_too_many_subscriptions_are_refused_and_counted() -> None:
-    with running_server("--public", "--max_stream_name", "20", "--max_subscriptions", "2") as running:
+    with running_server("--public", "--max_stream_name", "20", "--tcp_max_subscriptions", "2") as running:
         async with client(running) as broky:
             broky.send(run_of(b"k" * 21, [b"x"], ref=1), run_of(b"k" * 20, [b"x"], ref=2))
             answers = {type(body): body for body in (await broky.receive(), await broky.receive())}

@@ -8,8 +8,9 @@ from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
 from ropewalk.protocol.broky.tables import encode
 from tests.broky_client import BrokyClient, client, new_key
 from tests.clients.credentials import SECRET
+from tests.metrics import metrics_when
 from tests.scenarios.shared_servers import SMALL_OUTBOX, ServerWith
-from tests.server import RunningServer
+from tests.server import RunningServer, running_server
 
 PAYLOAD = 1000
 
@@ -171,3 +172,18 @@ async def push_without_ref(producer: BrokyClient, stream: bytes, *wanted: int) -
     for number in wanted:
         producer.send(run_of(stream, [message(number)]))
         await producer.writer.drain()
+
+
+async def test_client_that_grants_nothing_for_its_history_is_disconnected(worker_flags: tuple[str, ...]) -> None:
+    stream, limits = new_key(), ("--history_limit", "1000", "--ws_write_timeout", "1s")
+    with running_server("--public", *limits, *worker_flags) as server:
+        async with client(server) as producer, client(server, credit=1) as subscriber:
+            for start in range(0, 1000, 50):
+                producer.send(run_of(stream, [message(number) for number in range(start, start + 50)], ref=start + 1))
+                await producer.expect(Pushed)
+            subscriber.send(Subscribe(1, stream, history=True))
+            await subscriber.expect(Subscribed)
+            _, error = await subscriber.until(Error)
+            assert (error.reason, error.reconnect) == (Reason.SLOW, True)
+        found = await metrics_when(server, lambda now: now["refusals_total{write_timeout}"] == 1)
+        assert found["history_waiting_bytes"] == 0

@@ -175,7 +175,7 @@ async def test_prefix_is_forbidden_where_streams_are_not_public(guarded: Running
 async def test_prefixes_are_limited_in_length_and_by_connection_and_by_process(broky: BrokyClient) -> None:
     broky.send(Subscribe(4, bytes(513), Match.PREFIX))
     assert (await broky.expect(Refused)).reason is Reason.MALFORMED
-    with running_server("--public", "--max_subscriptions", "200", "--command_rate", "0", "--workers", "1") as bounded:
+    with running_server("--public", "--tcp_max_subscriptions", "200", "--workers", "1") as bounded:
         async with client(bounded) as first, client(bounded) as second:
             for connection, most in ((first, 200), (second, 56)):
                 for number in range(most):

@@ -241,7 +241,7 @@ async def test_django_stores_messages_by_http_and_by_cable(site: Site) -> None:
 @pytest.mark.parametrize(
     ("example", "command"),
     [
-        ("fastapi_chat", ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "test_chat.py"]),
+        ("fastapi_chat", [str(Path(sys.executable).with_name("pytest")), "-q", "-p", "no:cacheprovider"]),
         ("django_chat", ["manage.py", "test"]),
     ],
 )

@@ -2,6 +2,8 @@
 
 import pytest
 
+from ropewalk.model import history
+from ropewalk.model.history import MESSAGE_BYTES
 from ropewalk.testing.simulation.steps import ACTIONS, simulate
 from ropewalk.testing.simulation.world import FAULTS, Plan, Report
 
@@ -44,3 +46,9 @@ def test_contract_holds_while_the_store_often_fails(
 @pytest.mark.parametrize(("nodes", "clients", "streams"), [(1, 1, 1), (1, 12, 1), (5, 3, 2)])
 def test_contract_holds_for_any_number_of_nodes_clients_and_streams(nodes: int, clients: int, streams: int) -> None:
     assert simulate(Plan(5, 1_000, nodes, clients, streams)).anomaly == ""
+
+
+@pytest.mark.parametrize("answer_bytes", [MESSAGE_BYTES + 50, 3 * MESSAGE_BYTES])
+def test_contract_holds_while_histories_are_read_in_many_answers(monkeypatch: pytest.MonkeyPatch, answer_bytes: int) -> None:
+    monkeypatch.setattr(history, "ANSWER_BYTES", answer_bytes)
+    assert_contract_held(simulate(Plan(1, 2_000)))

@@ -169,7 +169,7 @@ def test_epoch_reused_after_data_loss_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_remote_disconnect_that_keeps_disconnected_sessions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def revoke_none(self: SharedSessions, ids: str) -> list[tuple[str, SessionSnapshot]]:
+    def revoke_none(self: SharedSessions, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
         return []
 
     monkeypatch.setattr(SharedSessions, "revoke", revoke_none)

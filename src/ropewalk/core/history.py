@@ -4,10 +4,11 @@ Invariant: offsets are 1, 2, 3 … and are never given twice. An answer joins up
 """
 
 from collections import deque
+from collections.abc import Iterator
 from itertools import islice
 from math import inf
 
-from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary
+from ropewalk.model.history import MAX_ANSWER_MESSAGES, Gap, GapReason, HistoryPage, Replay, StreamSummary, first_answer
 from ropewalk.model.messages import Position, Publication, Registered, fields_of
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.shards import StreamContent
@@ -160,10 +161,10 @@ class StreamLog:
         return self._replay(count)
 
     def page(self, after: int, limit: int, now: float) -> HistoryPage:
-        """At most `limit` kept messages with offsets above `after`."""
+        """At most `limit` kept messages with offsets above `after`, and no more than one answer holds."""
         self.trim(now)
         skip = min(max(0, after + 1 - self.oldest), len(self._entries))
-        messages = tuple(islice(self._entries, skip, skip + limit))
+        messages, _ = first_answer(self._slice(skip, limit))
         more = bool(messages) and messages[-1].offset < self.tip
         next_offset = messages[-1].offset if more else None
         return HistoryPage(self.stream, self.epoch, self.tip, self.oldest, messages, next_offset)
@@ -178,9 +179,17 @@ class StreamLog:
         return Gap(self.stream, reason, self.epoch, self.oldest, self.tip, rest=rest)
 
     def _replay(self, count: int) -> Replay:
-        # Counted from the newest end, so that the cost is that of the answer and not of the whole history.
-        newest_first = list(islice(reversed(self._entries), count))
-        return Replay(self.stream, self.epoch, self.tip, tuple(reversed(newest_first)))
+        messages, more = first_answer(self._slice(len(self._entries) - count, count))
+        return Replay(self.stream, self.epoch, self.tip, messages, more)
+
+    def _slice(self, begin: int, count: int) -> Iterator[Registered]:
+        """Messages from an index on, as many as an answer may hold and one more. Counted from the nearer end: a deque is a list
+        of blocks."""
+        end = min(begin + min(count, MAX_ANSWER_MESSAGES), len(self._entries))
+        if begin <= len(self._entries) - end:
+            return islice(self._entries, begin, end)
+        newest_first = islice(reversed(self._entries), len(self._entries) - end, len(self._entries) - begin)
+        return reversed(list(newest_first))
 
 
 BEFORE_ALL = Position("", 0)

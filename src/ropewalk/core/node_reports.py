@@ -45,6 +45,7 @@ def merged(reports: Sequence[NodeReport]) -> NodeReport:
         ),
         counts=_sums(report.counts for report in reports),
         rates=_sums(report.rates for report in reports),
+        history_waiting_bytes=sum(report.history_waiting_bytes for report in reports),
         gaps=_sums(report.gaps for report in reports),
         refusals=_sums(report.refusals for report in reports),
         latency=_latency([report.latency for report in reports]),

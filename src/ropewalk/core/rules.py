@@ -56,4 +56,5 @@ def _merged(default: StreamRules, rule: StreamRule) -> StreamRules:
         default.history_limit if rule.history_limit is None else rule.history_limit,
         default.history_ttl if rule.history_ttl is None else rule.history_ttl,
         default.slow_consumer if rule.slow_consumer is None else rule.slow_consumer,
+        default.since_gaps if rule.since_gaps is None else rule.since_gaps,
     )

@@ -149,10 +149,11 @@ class Broker:
         recognisable = [each if each.uid or each.producer else _named(each) for each in publications]
         for attempt in range(ATTEMPTS - 1):
             try:
-                return await self._store.append(recognisable)
+                receipts = await self._store.append(recognisable)
+                return receipts if attempt == 0 else _of_retry(publications, receipts)
             except Unanswered:
                 await asyncio.sleep(BETWEEN_ATTEMPTS.delay(attempt, self._chance))
-        return await self._store.append(recognisable)
+        return _of_retry(publications, await self._store.append(recognisable))
 
     async def disconnect(self, order: RemoteDisconnect) -> int:
         """An identity is text that is written twice, in the token and in the order, and not always with the same spaces."""
@@ -171,3 +172,9 @@ def _of_one_stream(publications: Sequence[Publication]) -> bool:
 def _named(publication: Publication) -> Publication:
     """Under a uid of ours, so that it is registered once however often it is sent to the store."""
     return publication if publication.transient else replace(publication, uid=secrets.token_urlsafe(16))
+
+
+def _of_retry(publications: Sequence[Publication], receipts: Sequence[Receipt]) -> list[Receipt]:
+    """Only the broker's own first attempt can have registered a publication under a uid of the broker."""
+    pairs = zip(publications, receipts, strict=True)
+    return [receipt if each.uid or each.producer else replace(receipt, duplicate=False) for each, receipt in pairs]

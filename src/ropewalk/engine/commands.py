@@ -152,10 +152,10 @@ class CommandHandler:
         return refused
 
     def _one_too_many(self, session: "Session") -> Rejected | None:
-        if len(session.subscriptions) < self._limits.max_subscriptions:
+        if len(session.subscriptions) < session.max_subscriptions:
             return None
         self._stats.refusals[Refusal.SUBSCRIPTIONS] += 1
-        return Rejected(f"more than {self._limits.max_subscriptions} subscriptions in one session", "overflow")
+        return Rejected(f"more than {session.max_subscriptions} subscriptions in one session", "overflow")
 
     async def _ask_channels(self, session: "Session", identifier: str) -> Subscribed | Rejected | None:
         """None: it is no channel of the server's own."""

@@ -15,7 +15,7 @@ from ropewalk.engine.hub import Audience, Backlog, Hub
 from ropewalk.engine.prefixes import Prefixes
 from ropewalk.engine.tasks import Tasks
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.history import Gap, GapReason, Replay, steps
+from ropewalk.model.history import Gap, GapReason, Replay, end, steps
 from ropewalk.model.messages import Deliverable, Position, Registered
 from ropewalk.ports import Clock, Feed, StreamStore
 
@@ -148,10 +148,9 @@ class FeedReader:
         answer = await self._store.replay(audience.stream, before)
         if answer.epoch == before.epoch:
             audience.cursor.doubted = False
-        if isinstance(answer, Gap) and answer.reason is GapReason.PARTIAL:
-            self._give_next(audience, answer.messages)
-            return False
         self._give(audience, backlog, answer)
+        if end(answer) < answer.tip:
+            return False
         if audience.cursor.position == before and (left := self._left_after(audience, backlog)):
             self._drop_stray(audience, backlog, left[0])
         return True
@@ -170,11 +169,11 @@ class FeedReader:
     def _give(self, audience: Audience, backlog: Backlog, answer: Replay | Gap) -> None:
         """Deliver an answer of the store, which begins right behind the cursor, and say what is missing in it. What the feed
         brought of it is there even where the store keeps no history."""
-        cursor, epoch, tip = audience.cursor, answer.epoch, answer.tip
+        cursor, epoch, tip, upto = audience.cursor, answer.epoch, answer.tip, end(answer)
         began_anew = bool(cursor.epoch) and cursor.epoch != epoch
         found: dict[int, Deliverable] = {message.offset: message for piece in steps(answer) for message in piece.messages}
         for message in backlog.messages:
-            if message.epoch == epoch and 0 < message.offset <= tip:
+            if message.epoch == epoch and 0 < message.offset <= upto:
                 found.setdefault(message.offset, message)
         offsets = sorted(found)
         if cursor.epoch != epoch:
@@ -182,15 +181,15 @@ class FeedReader:
             if not cursor.move(epoch, 0):
                 return
             if began_anew:
-                first = offsets[0] if offsets else tip + 1
+                first = offsets[0] if offsets else upto + 1
                 self._lose(audience, Gap(audience.stream, GapReason.EPOCH_CHANGED, epoch, first, tip), after)
         for offset in offsets:
             if offset > cursor.offset + 1:
                 self._lose(audience, Gap(audience.stream, GapReason.TRIMMED, epoch, offset, tip), cursor.position)
             if cursor.take(epoch, offset) is Step.NEXT:
                 self._hub.deliver(audience, found[offset])
-        if tip > cursor.offset:
-            self._lose(audience, Gap(audience.stream, GapReason.TRIMMED, epoch, tip + 1, tip), cursor.position)
+        if upto > cursor.offset:
+            self._lose(audience, Gap(audience.stream, GapReason.TRIMMED, epoch, upto + 1, tip), cursor.position)
 
     def _lose(self, audience: Audience, gap: Gap, after: Position) -> None:
         """Continue behind a gap, and report it."""

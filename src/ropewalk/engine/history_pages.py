@@ -4,34 +4,32 @@ A piece is one read of the store. That it does not follow the position that was 
 """
 
 import logging
-from collections.abc import Sequence
 
 from ropewalk.core.stats import Stats
 from ropewalk.engine.session import Session
+from ropewalk.engine.waiting_history import WaitingHistory
 from ropewalk.model.commands import ReadHistory
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import GapReason, HistoryPage, HistoryPart
-from ropewalk.model.messages import Position, Registered
+from ropewalk.model.messages import Position
 from ropewalk.model.sessions import NotGranted
 from ropewalk.ports import StreamStore
 
 logger = logging.getLogger("ropewalk.session")
 
-PART_BYTES = 1024 * 1024
-"""Payloads in one answer, if it has more than one message."""
-
 WRITE_BYTES = 65536
 
 
 class HistoryPages:
-    def __init__(self, store: StreamStore, stats: Stats) -> None:
+    def __init__(self, store: StreamStore, stats: Stats, waiting: WaitingHistory) -> None:
         self._store = store
         self._stats = stats
+        self._waiting = waiting
 
     async def answer(self, session: "Session", stream: str, query: ReadHistory) -> bool:
         """True if there was an answer. It counts against the command rate by its size."""
         try:
-            part = await self._read(stream, query.after, query.limit)
+            part = await self._waiting.read(lambda: self._read(stream, query.after, query.limit))
         except Unavailable as error:
             logger.debug("history unavailable", extra={"session": session.tag, "reason": str(error)})
             self.refuse(session, NotGranted("unavailable", str(error)))
@@ -56,8 +54,8 @@ class HistoryPages:
             size += len(frame)
             if size >= WRITE_BYTES:
                 link.send(b"".join(waiting))
+                await self._waiting.drained(link, part.messages, size)
                 waiting, size, answered = [], 0, answered + size
-                await link.drained()
         link.send(b"".join(waiting))
         session.charge(answered + size)
 
@@ -73,7 +71,7 @@ class HistoryPages:
 
 
 def _part(page: HistoryPage, reason: GapReason | None) -> HistoryPart:
-    messages = _within(page.messages)
+    messages = page.messages
     last = messages[-1].offset if messages else page.tip
     return HistoryPart(page.epoch, page.oldest, last, page.tip, messages, reason)
 
@@ -84,13 +82,3 @@ def _missing(page: HistoryPage, after: Position) -> GapReason | None:
     first = page.messages[0].offset if page.messages else page.tip + 1
     asked = after.epoch or after.offset  # otherwise it was for whatever is kept
     return GapReason.TRIMMED if asked and first > after.offset + 1 else None
-
-
-def _within(messages: Sequence[Registered]) -> tuple[Registered, ...]:
-    """As many as an answer holds, at least one."""
-    room = PART_BYTES
-    for count, message in enumerate(messages):
-        room -= len(message.payload)
-        if room < 0 and count:
-            return tuple(messages[:count])
-    return tuple(messages)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ropewalk.core.cursor import Cursor
 from ropewalk.core.stats import Stats
-from ropewalk.model.history import Gap
+from ropewalk.model.history import MESSAGE_BYTES, Gap
 from ropewalk.model.messages import Deliverable, Position, Registered
 from ropewalk.ports import Clock
 from ropewalk.protocol.codec import MessageCodec
@@ -20,9 +20,6 @@ logger = logging.getLogger("ropewalk.engine")
 
 Write = Callable[[bytes], int | None]
 """Where it may take less than all, it says how much it took, or raises OSError."""
-
-MESSAGE_BYTES = 200
-"""What a message that waits takes besides its payload, roughly."""
 
 
 class Listener(Protocol):

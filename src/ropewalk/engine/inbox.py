@@ -20,7 +20,7 @@ class Inbox:
     """Frames in the order they came, numbered as they are taken, so that arrival and answer can be compared. It exists while
     frames wait. `hold` stops reading the client's socket (True) or goes on with it (False)."""
 
-    __slots__ = ("_answered", "_bytes", "_done", "_frames", "_hold", "_taken", "held")
+    __slots__ = ("_answered", "_begins", "_bytes", "_done", "_ended", "_frames", "_handling", "_hold", "_taken", "held")
 
     def __init__(self, hold: Callable[[bool], None]) -> None:
         self._frames: list[bytes] = []  # so few that taking the first costs nothing
@@ -29,6 +29,8 @@ class Inbox:
         self._taken = 0
         self._answered: dict[str, tuple[int, Subscribe]] | None = None
         self._done: asyncio.Future[None] | None = None
+        self._begins: asyncio.Future[None] | None = None
+        self._handling = self._ended = False
         self.held = False
 
     def __bool__(self) -> bool:
@@ -44,11 +46,30 @@ class Inbox:
     def take(self) -> bytes:
         frame = self._frames.pop(0)
         self._taken += 1
+        self._handling = True
+        self._notify()
         self._bytes -= len(frame)
         if self.held and len(self._frames) <= FEW_FRAMES and self._bytes <= FEW_BYTES:
             self.held = False
             self._hold(False)
         return frame
+
+    def finished(self) -> None:
+        """The frame that was taken last is handled."""
+        self._handling = False
+
+    async def settled(self) -> None:
+        """Until its end, or until a frame is being handled that waits for something: the store, or credit of the client."""
+        while not (self._handling or self._ended):
+            if self._begins is None:
+                self._begins = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._begins)
+
+    def _notify(self) -> None:
+        """In the next turn of the event loop, when a frame that waits for nothing is handled."""
+        if self._begins is not None:
+            self._begins.set_result(None)
+            self._begins = None
 
     async def handled(self) -> None:
         """Until its end."""
@@ -58,6 +79,8 @@ class Inbox:
 
     def end(self) -> None:
         """Nothing of it waits any more, or will be handled."""
+        self._ended = True
+        self._notify()
         if self._done is not None:
             self._done.set_result(None)
 

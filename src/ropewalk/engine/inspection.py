@@ -44,6 +44,7 @@ class NodeInspector:
             totals=sampler.totals(),
             counts={**stats.counts(), **self._counts()},
             rates=sampler.rates,
+            history_waiting_bytes=node.waiting_history.bytes,
             gaps=dict(stats.gaps),
             refusals=dict(stats.refusals),
             latency=latency_of(stats.publish_to_deliver),

@@ -7,7 +7,9 @@ buffered and sent above the snapshot's tip. Either way there is no duplicate, no
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from sys import maxsize
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -17,10 +19,12 @@ from ropewalk.core.stats import Stats
 from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.hub import Hub, JoinBuffer
 from ropewalk.engine.link import Link
-from ropewalk.engine.replay import Replayer
-from ropewalk.engine.subscription import Subscription, with_sent
+from ropewalk.engine.reading import HistoryAnswer, Reading
+from ropewalk.engine.replay import Replayer, RequestedHistory
+from ropewalk.engine.subscription import Steps, Subscription
+from ropewalk.engine.waiting_history import WaitingHistory
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.history import Gap, GapReason, HistoryPage, HistoryRequest, Replay, Tip, steps
+from ropewalk.model.history import Gap, GapReason, HistoryPage, HistoryRequest, Replay, Tip
 from ropewalk.model.messages import Deliverable, Position
 from ropewalk.ports import StreamStore
 
@@ -30,18 +34,31 @@ ATTEMPTS = 6
 BETWEEN_ATTEMPTS = Backoff(0.1, 2.0)
 """Some five seconds until a client is told that the store does not answer."""
 
-HistoryAnswer = Replay | Gap
+T = TypeVar("T")
 
 
 class Joiner:
     """Joins subscriptions to their streams and answers their history requests."""
 
-    def __init__(self, hub: Hub, feed: FeedReader, store: StreamStore, stats: Stats, chance: Chance) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        feed: FeedReader,
+        store: StreamStore,
+        stats: Stats,
+        chance: Chance,
+        waiting: WaitingHistory,
+        archived: int,
+    ) -> None:
+        """`archived`: messages of the archive in one answer to a client that can ask for the rest."""
         self._hub = hub
         self._feed = feed
         self._store = store
+        self._stats = stats
         self._chance = chance
-        self._replayer = Replayer(stats)
+        self._waiting = waiting
+        self._archived = archived
+        self._replayer = Replayer(stats, waiting)
 
     async def join(
         self,
@@ -60,6 +77,7 @@ class Joiner:
         collected = [self._hub.collect(stream, link.limit) for stream in streams]
         try:
             answers = await self._answers(link, streams, request, forever=True)
+            readings = self._readings(link, answers)
             first = link.codec.confirm_subscription(identifier, _begun(link, answers, request)) if confirm else b""
             if following:
                 first = b"".join([first, *following])
@@ -68,13 +86,14 @@ class Joiner:
                 first = b""
             if request is not None:
                 if link.codec.one_way:
-                    await link.ready()
-                    answers = [await self._last_page(link, identifier, answer) for answer in answers]
-                pieces = [steps(answer) for answer in answers]
-                await self._replayer.answer(link, identifier, request, pieces, _tips(link, answers), first)
-            joining = list(map(_JoiningStream, answers, collected))
+                    with self._waiting.holding(link, sum(reading.size for reading in readings)):
+                        await link.ready()
+                history = self._history(link, identifier, request, first)
+                await self._send(link, history, readings, lambda reading: reading.pieces, forever=True)
+                history.end(_tips(link, [reading.answer for reading in readings]))
+            joining = list(map(_JoiningStream, readings, collected))
             if not self._feed.exact or not _nothing_in(collected):
-                await self._catch_up(link, identifier, answers, joining)
+                await self._catch_up(link, identifier, joining)
             if link.open:
                 self._go_live(link, subscription, [each.delivered for each in joining])
         finally:
@@ -91,8 +110,8 @@ class Joiner:
         collected = [self._hub.collect(stream, link.limit) for stream in new]
         try:
             answers = await self._answers(link, new, None, forever=True)
-            joining = list(map(_JoiningStream, answers, collected))
-            await self._catch_up(link, subscription.identifier, answers, joining)
+            joining = list(map(_JoiningStream, self._readings(link, answers), collected))
+            await self._catch_up(link, subscription.identifier, joining)
             groups = [self._hub.join(stream, subscription.identifier, link.codec.messages, link) for stream in new if link.open]
             subscription.add_streams(new, [each.delivered for each in joining], groups)
         finally:
@@ -108,13 +127,46 @@ class Joiner:
         """Answer a history request of a subscription that is live already: only what this connection was not sent. A store that
         fails is asked until it answers where the client cannot ask again."""
         await link.ready()
+        history = self._history(link, subscription.identifier, request)
+        forever = link.codec.one_way
         try:
-            found = await self._answers(link, subscription.granted.streams, request, forever=link.codec.one_way)
+            readings = self._readings(link, await self._answers(link, subscription.granted.streams, request, forever))
+            await self._send(link, history, readings, lambda reading: reading.settle(subscription), forever)
         except Unavailable:
-            link.send(link.codec.messages.reject_history(subscription.identifier, ()))
-            return
-        owed = [subscription.settle(index, answer) for index, answer in enumerate(found)]
-        await self._replayer.answer(link, subscription.identifier, request, owed)
+            history.give_up()
+        else:
+            history.end()
+
+    def _history(self, link: Link, identifier: str, request: HistoryRequest, first: bytes = b"") -> RequestedHistory:
+        return RequestedHistory(self._replayer, self._stats, link, identifier, request, first)
+
+    def _readings(self, link: Link, answers: Sequence[HistoryAnswer]) -> list[Reading]:
+        return [Reading(answer, maxsize if link.codec.one_way else self._archived) for answer in answers]
+
+    async def _send(
+        self,
+        link: Link,
+        history: RequestedHistory,
+        readings: Sequence[Reading],
+        part: Callable[[Reading], Steps],
+        forever: bool,
+    ) -> None:
+        """The first answers of all streams, then what follows of each: the next is asked for when the client has taken the one
+        before. Raises `Unavailable`."""
+        await history.add([part(reading) for reading in readings])
+        for reading in readings:
+            while reading.more and link.open:
+                await self._read_on(link, reading, forever)
+                await history.add([part(reading)])
+
+    async def _read_on(self, link: Link, reading: Reading, forever: bool) -> None:
+        async def ask(failures: int) -> HistoryAnswer:
+            answer = await self._store.replay(reading.stream, reading.reached)
+            if not self._feed.exact:
+                self._feed.check(answer, reading.tip, failures)
+            return answer
+
+        reading.take(await self._waiting.read(lambda: self._persist(link, ask, forever)))
 
     # --- restored subscriptions that have not asked for their history yet -----------------------------------------------
 
@@ -160,18 +212,28 @@ class Joiner:
     async def _answers(
         self, link: Link, streams: Sequence[str], request: HistoryRequest | None, forever: bool = False
     ) -> list[HistoryAnswer]:
-        """What the store says of these streams. A store that fails is asked again, for a while, or (`forever`) while the client
-        is there: of one that has ended its side nobody can tell. Raises `Unavailable`."""
+        """What the store says of these streams. Raises `Unavailable`."""
+
+        async def ask(failures: int) -> list[HistoryAnswer]:
+            if self._feed.exact:
+                return [await self._ask(stream, request) for stream in streams]
+            delivered = await self._feed.follow(streams)
+            answers = [await self._ask(stream, request) for stream in streams]
+            for answer, before in zip(answers, delivered, strict=True):
+                self._feed.check(answer, before, failures)
+            return answers
+
+        if request is None:
+            return await self._persist(link, ask, forever)
+        return await self._waiting.read(lambda: self._persist(link, ask, forever))
+
+    async def _persist(self, link: Link, ask: Callable[[int], Awaitable[T]], forever: bool) -> T:
+        """A store that fails is asked again, for a while, or (`forever`) while the client is there: of one that has ended its
+        side nobody can tell. Raises `Unavailable`."""
         failures = 0
         while True:
             try:
-                if self._feed.exact:
-                    return [await self._ask(stream, request) for stream in streams]
-                delivered = await self._feed.follow(streams)
-                answers = [await self._ask(stream, request) for stream in streams]
-                for answer, before in zip(answers, delivered, strict=True):
-                    self._feed.check(answer, before, failures)
-                return answers
+                return await ask(failures)
             except Unavailable as error:
                 failures += 1
                 if not link.open or (failures >= ATTEMPTS and (link.hung_up or not forever)):
@@ -206,21 +268,12 @@ class Joiner:
             return page
         return None
 
-    async def _last_page(self, link: Link, identifier: str, answer: HistoryAnswer) -> HistoryAnswer:
-        """For a client that cannot ask for the rest of a long answer: all pages of it but the last, which is returned."""
-        while link.open and isinstance(answer, Gap) and answer.reason is GapReason.PARTIAL:
-            await self._replayer.send(link, identifier, answer.messages)
-            answer = await self._store.replay(answer.stream, Position(answer.epoch, answer.oldest - 1))
-        return answer
-
-    async def _catch_up(
-        self, link: Link, identifier: str, answers: Sequence[HistoryAnswer], joining: Sequence["_JoiningStream"]
-    ) -> None:
+    async def _catch_up(self, link: Link, identifier: str, joining: Sequence["_JoiningStream"]) -> None:
         """Hand on what came meanwhile. While a slow client takes it more comes in; the last round finds nothing, and the caller
         goes live in the same step."""
         if not self._feed.exact:
-            for answer in answers:
-                await self._feed.reach(answer)
+            for each in joining:
+                await self._feed.reach(each.answer)
         while late := [item for each in joining for item in each.take()]:
             await self._replayer.send(link, identifier, late)
         if any(each.buffer.full and not link.may_skip(each.stream) for each in joining):
@@ -240,15 +293,14 @@ class _JoiningStream:
     `delivered` is what the client was sent, once it has what was taken here.
     """
 
-    __slots__ = ("_reached", "buffer", "delivered", "stream")
+    __slots__ = ("_reached", "answer", "buffer", "delivered", "stream")
 
-    def __init__(self, answer: HistoryAnswer, buffer: JoinBuffer) -> None:
-        self.stream = answer.stream
+    def __init__(self, reading: Reading, buffer: JoinBuffer) -> None:
+        self.stream = reading.stream
+        self.answer = reading.answer
         self.buffer = buffer
-        self._reached = Position(answer.epoch, answer.tip)
-        self.delivered = Delivered(answer.epoch, answer.tip + 1)
-        if isinstance(answer, Gap) or answer.messages:
-            self.delivered = with_sent(self.delivered, steps(answer))
+        self._reached = reading.tip
+        self.delivered = reading.delivered
 
     def take(self) -> list[Deliverable | Gap]:
         """What was collected above the snapshot, or has no position. The snapshot may be of an epoch that began during the

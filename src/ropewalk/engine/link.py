@@ -16,7 +16,7 @@ from ropewalk.engine.hub import Group, Write
 from ropewalk.model.closing import Closing
 from ropewalk.model.history import Gap, GapReason
 from ropewalk.model.messages import Position
-from ropewalk.model.rules import SlowPolicy
+from ropewalk.model.rules import SinceGaps, SlowPolicy
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import SessionCodec
 
@@ -25,6 +25,9 @@ DRAIN_BYTES = 65536  # as much as a transport takes before it says "pause"
 
 class LinkOwner(Protocol):
     """Whose link it is."""
+
+    def stalled(self) -> None:
+        """Deliveries begin to wait although the transport would take them."""
 
     def overflowed(self) -> None:
         """The outbox is full. Told once, in the middle of a fan-out: end the connection later, not now."""
@@ -35,6 +38,9 @@ class LinkOwner(Protocol):
 
 class _Nobody:
     """The owner of a link that has ended. A session and its link that went on to know each other would stay in memory."""
+
+    def stalled(self) -> None:
+        pass
 
     def overflowed(self) -> None:
         pass
@@ -127,6 +133,10 @@ class Link:
         """Whether messages of this stream are dropped rather than the connection closed."""
         return self._rules.of(stream).slow_consumer is SlowPolicy.DROP
 
+    def rejects_since(self, stream: str) -> bool:
+        """Whether a trimmed request by time is rejected, for clients that do not take positions."""
+        return self._rules.of(stream).since_gaps is SinceGaps.REJECT
+
     def overflow(self) -> None:
         """More waits than may wait."""
         if self.open:
@@ -175,7 +185,7 @@ class Link:
 
     @property
     def stuck(self) -> bool:
-        """More was written than the kernel took."""
+        """What waits is not taken now: more was written than the kernel took."""
         return self._paused
 
     def pause(self) -> None:
@@ -231,6 +241,7 @@ class Link:
         return self._connection.pending() + (self._outbox.size if self._outbox else 0)
 
     def unsent(self) -> int:
+        """A number that changes when the client takes something of what waits."""
         return self._connection.unsent()
 
     # --- the end ------------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Frames are counted one by one, and so they wait: each has the position of its own messages, wherever a gap has to be said.
 Answers do not wait for credit. So what waits of a subscription is forgotten with it, or it would come after the answer to the
-next one. A client that has ended its side will grant no more: deliveries end for it where its credit does.
+next one. A client that has ended its side will grant no more: deliveries end for it where its credit does. One that grants
+nothing while something waits counts as one that reads nothing.
 """
 
 from functools import partial
@@ -12,13 +13,14 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.hub import Group, Write
 from ropewalk.engine.link import Link, LinkOwner
+from ropewalk.model.messages import Position
 from ropewalk.model.rules import SlowPolicy
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import Meter, SessionCodec
 
 
 class MeteredLink(Link):
-    __slots__ = ("_meter",)
+    __slots__ = ("_meter", "_sent")
 
     drain_bytes = 1  # one frame at a time
 
@@ -34,6 +36,7 @@ class MeteredLink(Link):
     ) -> None:
         super().__init__(owner, connection, codec, rules, stats, limit)
         self._meter = meter
+        self._sent = 0  # bytes of deliveries
 
     def granted(self) -> None:
         """The meter has more than before."""
@@ -47,9 +50,21 @@ class MeteredLink(Link):
     def _starved(self) -> bool:
         return self.hung_up and self._meter.left <= 0
 
+    @property
+    def stuck(self) -> bool:
+        waits = bool(self._outbox) or self._waiting is not None
+        return super().stuck or (self._meter.left <= 0 and waits)
+
+    def unsent(self) -> int:
+        """Answers do not count: they need no credit."""
+        return (super().unsent() if super().stuck else 0) - self._sent
+
     async def drained(self) -> None:
-        if not self._starved:
-            await super().drained()
+        if self._starved:
+            return
+        if self._meter.left <= 0:  # nothing need be in the outbox: what follows waits where it is made
+            self._owner.stalled()
+        await super().drained()
 
     def _go_on(self) -> None:
         super()._go_on()
@@ -85,12 +100,28 @@ class MeteredLink(Link):
                 return
             if self._outbox is None:
                 self._write(part.frame)
-            elif not self._outbox.offer(group or part.stream, part.frame, policy, before, after):
-                self.overflow()
+            else:
+                self._wait(self._outbox, group or part.stream, part.frame, policy, before, after)
             before = after
+
+    def _wait(
+        self,
+        outbox: Outbox,
+        key: Group | str,
+        frame: bytes,
+        policy: SlowPolicy,
+        before: Position | None,
+        after: Position | None,
+    ) -> None:
+        began = not outbox
+        if not outbox.offer(key, frame, policy, before, after):
+            self.overflow()
+        elif began:
+            self._owner.stalled()
 
     def _write(self, frame: bytes) -> None:
         super()._write(frame)
+        self._sent += len(frame)
         self._meter.left -= self._meter.counted(frame)
         if self._meter.left <= 0 and self._outbox is None:
             self._outbox = Outbox(self.limit)

@@ -37,6 +37,7 @@ from ropewalk.engine.sids import Sids
 from ropewalk.engine.tasks import Tasks
 from ropewalk.engine.timeouts import Timeouts
 from ropewalk.engine.trace import tag_of, traced_application, traced_connection, traced_delivery, tracing
+from ropewalk.engine.waiting_history import WaitingHistory
 from ropewalk.model import closing as closings
 from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.limits import Limits
@@ -111,7 +112,8 @@ class Node:
         self._deliver = traced_delivery(deliver) if tracing() else deliver
         self.local_publisher = LocalPublisher(self._deliver, self._end_all, stats, clock)
         self._heartbeat = Heartbeat(limits, clock, self.tasks, self.timeouts)
-        self.joiner = Joiner(self.hub, self._feed, backend.streams, stats, chance)
+        self.waiting_history = WaitingHistory(limits.max_pending_history)
+        self.joiner = Joiner(self.hub, self._feed, backend.streams, stats, chance, self.waiting_history, limits.archive_replay)
         self.disconnect_queue = (
             DisconnectQueue(session_log)
             if application is None
@@ -177,7 +179,7 @@ class Node:
             self._conversation,
             self.joiner,
             presence,
-            HistoryPages(backend.streams, stats),
+            HistoryPages(backend.streams, stats, self.waiting_history),
             prefixes,
             self.broker,
             session_log,
@@ -283,12 +285,19 @@ class Node:
                 return
 
     async def _keep_time(self) -> None:
+        failures = 0
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
                 await self.upkeep()
             except RopewalkError as error:
-                logger.warning("upkeep failed", extra={"reason": str(error)})
+                failures += 1
+                level = logging.WARNING if failures == 1 else logging.DEBUG
+                logger.log(level, "upkeep failed", extra={"reason": str(error)})
+            else:
+                if failures:
+                    logger.info("upkeep works again", extra={"failures": failures})
+                failures = 0
 
     async def upkeep(self) -> None:
         """What is due: called about once a second."""
@@ -341,7 +350,7 @@ class Node:
         ended = sum(not self._keeper.stored(session) for session in live)  # those that are stored are counted there
         ended += sum(session.revoke(closings.REMOTE.reason) for session in leaving)
         mine = {session.sid: session for session in (*live, *leaving)}
-        for sid, snapshot in await self.backend.sessions.revoke(ids):
+        for sid, snapshot in await self.backend.sessions.revoke(ids, order.reconnect):
             ended += 1
             if sid in mine:
                 self._keeper.over(mine[sid], snapshot)

@@ -7,9 +7,12 @@ for positions is told by `confirm_history` where every answer ends; other client
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 
+from msgspec.structs import replace
+
 from ropewalk.core.stats import Stats
 from ropewalk.engine.link import Link
 from ropewalk.engine.subscription import Steps
+from ropewalk.engine.waiting_history import WaitingHistory
 from ropewalk.model.history import Gap, GapReason, HistoryRequest, Tip
 from ropewalk.model.messages import Deliverable, Registered
 from ropewalk.protocol.codec import MessageCodec
@@ -51,46 +54,14 @@ class ShortReplays:
 
 
 class Replayer:
-    def __init__(self, stats: Stats) -> None:
+    def __init__(self, stats: Stats, waiting: WaitingHistory) -> None:
         self._stats = stats
+        self._waiting = waiting
         self._short = ShortReplays()
-
-    async def answer(
-        self,
-        link: Link,
-        identifier: str,
-        request: HistoryRequest,
-        answers: Sequence[Steps],
-        tips: Sequence[Tip] = (),
-        first: bytes = b"",
-    ) -> None:
-        """The streams' answers to one request: what joins up, `reject_history` for what does not, what is kept behind that.
-
-        `first` is said before them.
-        """
-        gaps = [piece for answer in answers for piece in answer if isinstance(piece, Gap)]
-        # Clients of the reference take a rejection as "nothing came", and a page that reloads then would do so for ever:
-        # a request by time always finds its history trimmed again. So they are told with the confirmation.
-        confirms = not link.codec.tells_positions and all(_by_time(gap, request) for gap in gaps)
-        waiting = [first]
-        for row in zip_longest(*answers):
-            pieces = [piece for piece in row if piece is not None]
-            for piece in pieces:
-                waiting = await self._write(link, self._frames_of(link, identifier, piece.messages), waiting)
-            missing = [piece for piece in pieces if isinstance(piece, Gap)]
-            if missing and not confirms:
-                waiting.append(self._rejection(link, identifier, missing))
-        self._stats.replays += 1
-        if not gaps or link.codec.tells_positions:
-            waiting.append(link.codec.confirm_history(identifier, tips))
-        elif confirms:
-            self._count(gaps)
-            waiting.append(link.codec.confirm_trimmed(identifier, gaps))
-        link.send(b"".join(waiting))
 
     async def send(self, link: Link, identifier: str, items: Iterable[Deliverable | Gap]) -> None:
         """In writes of a bounded size, each when the one before is taken: a long history costs time, not memory."""
-        link.send(b"".join(await self._write(link, self._frames_with_gaps(link, identifier, items), [])))
+        link.send(b"".join(await self.write(link, self._frames_with_gaps(link, identifier, items), [])))
 
     def send_at_once(self, link: Link, identifier: str, items: Iterable[Deliverable | Gap]) -> None:
         """In one step of the event loop, for what is bounded already."""
@@ -98,30 +69,32 @@ class Replayer:
 
     def reject(self, link: Link, identifier: str, gaps: Sequence[Gap]) -> None:
         if gaps:
-            link.send(self._rejection(link, identifier, gaps))
+            link.send(self.rejection(link, identifier, gaps))
 
-    def _rejection(self, link: Link, identifier: str, gaps: Sequence[Gap]) -> bytes:
-        self._count(gaps)
+    def rejection(self, link: Link, identifier: str, gaps: Sequence[Gap]) -> bytes:
+        self.count(gaps)
         return link.codec.messages.reject_history(identifier, gaps)
 
-    def _count(self, gaps: Sequence[Gap]) -> None:
+    def count(self, gaps: Sequence[Gap]) -> None:
         for gap in gaps:
             self._stats.gaps[gap.reason] += 1
 
-    async def _write(self, link: Link, frames: Iterable[bytes], waiting: list[bytes]) -> list[bytes]:
+    async def write(
+        self, link: Link, frames: Iterable[bytes], waiting: list[bytes], messages: Sequence[Registered] = ()
+    ) -> list[bytes]:
         """Put frames behind those that wait, and write whatever is enough for a write: each is a call of the system, and
-        mostly a packet. Returns what waits now."""
+        mostly a packet. Returns what waits now. `messages`: what the frames are made of, and kept until the last one."""
         size = sum(map(len, waiting))
         for frame in frames:
             waiting.append(frame)
             size += len(frame)
             if size >= WRITE_BYTES:
                 link.send(b"".join(waiting))
+                await self._waiting.drained(link, messages, size)
                 waiting, size = [], 0
-                await link.drained()
         return waiting
 
-    def _frames_of(self, link: Link, identifier: str, messages: Sequence[Registered]) -> Iterable[bytes]:
+    def frames_of(self, link: Link, identifier: str, messages: Sequence[Registered]) -> Iterable[bytes]:
         short = self._short.frames(link, identifier, messages)
         if short is None:
             return self._frames(link, identifier, messages)
@@ -135,7 +108,7 @@ class Replayer:
             if isinstance(item, Gap):
                 yield from self._frames(link, identifier, messages)
                 messages = []
-                yield self._rejection(link, identifier, [item])
+                yield self.rejection(link, identifier, [item])
             else:
                 messages.append(item)
         yield from self._frames(link, identifier, messages)
@@ -157,6 +130,62 @@ class Replayer:
             stream, size = item.stream, size + item.size
         if piece:
             yield encode(head, piece)
+
+
+class RequestedHistory:
+    """The answer to one request, page by page. `first` is said before it."""
+
+    def __init__(
+        self, replayer: Replayer, stats: Stats, link: Link, identifier: str, request: HistoryRequest, first: bytes = b""
+    ) -> None:
+        self._replayer = replayer
+        self._stats = stats
+        self._link = link
+        self._identifier = identifier
+        self._request = request
+        self._waiting = [first]
+        self._gaps: list[Gap] = []
+        self._unreported: list[Gap] = []
+        # Clients of the reference take a rejection as "nothing came", and a page that reloads then would do so for ever:
+        # a request by time always finds its history trimmed again. So they are told with the confirmation, unless the rules of a
+        # stream reject such requests.
+        self._confirms = not link.codec.tells_positions
+
+    async def add(self, pages: Sequence[Steps]) -> None:
+        """A page of each stream, or of one: what joins up, `reject_history` for what does not, what is kept behind that."""
+        gaps = [piece for page in pages for piece in page if isinstance(piece, Gap)]
+        self._gaps += [replace(gap, messages=(), rest=None) for gap in gaps]
+        self._confirms = self._confirms and all(
+            _by_time(gap, self._request) and not self._link.rejects_since(gap.stream) for gap in gaps
+        )
+        for row in zip_longest(*pages):
+            pieces = [piece for piece in row if piece is not None]
+            for piece in pieces:
+                frames = self._replayer.frames_of(self._link, self._identifier, piece.messages)
+                self._waiting = await self._replayer.write(self._link, frames, self._waiting, piece.messages)
+            self._report([piece for piece in pieces if isinstance(piece, Gap)])
+
+    def _report(self, missing: list[Gap]) -> None:
+        self._unreported += missing
+        if self._unreported and not self._confirms:
+            self._waiting.append(self._replayer.rejection(self._link, self._identifier, self._unreported))
+            self._unreported = []
+
+    def end(self, tips: Sequence[Tip] = ()) -> None:
+        """Confirm it. `tips`: where the streams go on."""
+        codec = self._link.codec
+        self._stats.replays += 1
+        if not self._gaps or codec.tells_positions:
+            self._waiting.append(codec.confirm_history(self._identifier, tips))
+        elif self._confirms:
+            self._replayer.count(self._gaps)
+            self._waiting.append(codec.confirm_trimmed(self._identifier, self._gaps))
+        self._link.send(b"".join(self._waiting))
+
+    def give_up(self) -> None:
+        """The store does not answer any more."""
+        self._waiting.append(self._link.codec.messages.reject_history(self._identifier, ()))
+        self._link.send(b"".join(self._waiting))
 
 
 def _by_time(gap: Gap, request: HistoryRequest) -> bool:

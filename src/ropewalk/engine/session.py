@@ -105,6 +105,7 @@ class Session:
     """
 
     __slots__ = (
+        "_command_rate",
         "_connection",
         "_expiry",
         "_handling",
@@ -121,6 +122,7 @@ class Session:
         "keeping",
         "leaving",
         "link",
+        "max_subscriptions",
         "members",
         "opening",
         "returning",
@@ -149,6 +151,9 @@ class Session:
         self.state = SessionState.OPENING
         self.expires_at: float | None = None
         self.subscriptions: dict[str, Subscription] = {}
+        limits = host.limits
+        self.max_subscriptions = limits.tcp_max_subscriptions if request.tcp else limits.max_subscriptions
+        self._command_rate = limits.tcp_command_rate if request.tcp else limits.command_rate
         self.members: dict[str, Member] | None = None
         self.app = app
         self.opening: asyncio.Task[None] | None = None
@@ -156,7 +161,7 @@ class Session:
         self.leaving: asyncio.Task[None] | None = None
         self.keeping = False
         self.row_budget = 0
-        sending = self, connection, codec, host.rules, host.stats, host.limits.max_pending
+        sending = self, connection, codec, host.rules, host.stats, limits.max_pending
         self.link = Link(*sending) if codec.meter is None else MeteredLink(*sending, codec.meter)
         self.link.names = (sid,)
         self._host = host
@@ -246,6 +251,9 @@ class Session:
         logger.debug("malformed frame", extra={"session": self.tag, "reason": reason, "code": code})
         self.end(Closing("", False, code, reason[:100]))  # a client that comes back would send the same again
 
+    def settled(self) -> Awaitable[None] | None:
+        return None if self.inbox is None else self.inbox.settled()
+
     async def submit(self, command: Command) -> bool:
         if trace.tracing():
             trace.submitted(self.sid, command)
@@ -261,8 +269,8 @@ class Session:
 
     async def _work(self) -> None:
         inbox, limits, now = self.inbox, self._host.limits, asyncio.get_running_loop().time
-        if self._rate is None and limits.command_rate > 0:
-            self._rate = CommandRate(limits.command_rate, limits.command_burst)
+        if self._rate is None and self._command_rate > 0:
+            self._rate = CommandRate(self._command_rate, limits.command_burst)
         waited = 0.0
         while inbox and self.state is SessionState.LIVE:
             if self._rate is not None and not self._rate.allow(now()):
@@ -278,6 +286,7 @@ class Session:
                 self.malformed(error.reason, error.code, error.refusal or Refusal.BAD_FRAME)
                 break
             await self._guarded(command)
+            inbox.finished()
             if inbox:
                 await asyncio.sleep(0)  # so that a backend that never suspends does not starve other sessions
         self._working = False
@@ -345,6 +354,9 @@ class Session:
     def granted(self) -> None:
         if isinstance(self.link, MeteredLink):
             self.link.granted()
+
+    def stalled(self) -> None:
+        self._host.paused(self)
 
     def overflowed(self) -> None:
         self._host.stats.slow_disconnects += 1

@@ -91,7 +91,7 @@ class LeasedSessionKeeper(SessionKeeper):
         self._tasks = tasks
         self._clock = clock
         self._chance = chance
-        self._since: dict[str, float] = {}  # when each session began here
+        self._since: dict[str, float | None] = {}  # when each session began here; None: it may have been taken unnoticed
         self._began: dict[str, float] = {}  # sessions that the store has not heard of, as far as is known
         self._changed: dict[str, Session] = {}
         self._leaving: dict[str, _Departure] = {}
@@ -99,7 +99,7 @@ class LeasedSessionKeeper(SessionKeeper):
         self._awaited: dict[str, asyncio.Future[None]] = {}  # sessions whose write somebody waits for
         self._over: set[str] = set()  # of these, the end of which is to be told
         self._heard: tuple[str, ...] = ()
-        self._renewed_at = 0.0
+        self._renewed_at = clock()
         self._doubted = asyncio.Event()
         self._version = 0
         self._writing = False
@@ -142,7 +142,7 @@ class LeasedSessionKeeper(SessionKeeper):
         session = self._sessions.get(order.sid) or self._departing.get(order.sid)
         if session is None:
             return 0
-        session.end(closings.REMOTE if order.revoked else closings.TAKEN_OVER)
+        session.end(closings.by_order(order) if order.revoked else closings.TAKEN_OVER)
         session.keeping = False
         return 1
 
@@ -198,18 +198,35 @@ class LeasedSessionKeeper(SessionKeeper):
         return self._limits.sessions_ttl if session.extended else 0.0
 
     def _written(self, batch: list[SessionWrite], leaving: dict[str, _Departure], taken: list[SessionTaken]) -> None:
-        refused = {order.sid for order in taken if order.revoked}
+        refused = {order.sid: order for order in taken}
         for write in batch:
             self._began.pop(write.sid, None)
+            order, departure = refused.get(write.sid), leaving.get(write.sid)
+            if order is not None and not order.stored:
+                if not order.revoked and self._write_as_new(write.sid, departure):
+                    continue
+                if order.revoked:  # before the store had heard of it, so that nobody else will tell of its end
+                    self._disconnect_queue.put(write.sid, write.snapshot)
             if (awaited := self._awaited.pop(write.sid, None)) is not None:
                 awaited.set_result(None)
-            if write.began is not None and write.sid in refused:
-                # It was revoked before the store had heard of it, so that nobody else will tell of its end.
-                self._disconnect_queue.put(write.sid, write.snapshot)
-            if write.sid in leaving:
-                leaving[write.sid].resolve(write.ttl)
-        for order in taken:
-            self._refused(order)
+            if departure is not None:
+                departure.resolve(write.ttl)
+            if order is not None:
+                self._refused(order)
+            elif self._since.get(write.sid, 0.0) is None:
+                self._since[write.sid] = self._clock()  # nobody has taken it until now
+
+    def _write_as_new(self, sid: str, departure: _Departure | None) -> bool:
+        """The store has lost the session's record. False after a time in which it may have forgotten who took the session."""
+        since = self._since.get(sid)
+        if since is None or self._clock() >= self._renewed_at + GONE_SECONDS:
+            return False
+        self._began[sid] = since
+        if departure is not None:
+            self._leaving[sid] = departure
+        elif (session := self._sessions.get(sid)) is not None:
+            self._changed[sid] = session
+        return True
 
     # --- the lease ----------------------------------------------------------------------------------------------------
 
@@ -240,14 +257,15 @@ class LeasedSessionKeeper(SessionKeeper):
             self.obey(order)
         if renewal.lease != self._persistent.lease:
             # The others took this node for dead, or the store has lost its data. Those of its sessions that are still there are
-            # its own again. One that the store has never heard of is written anew, unless so much time has passed that the
+            # its own again. One that the store does not know is written as new, unless so much time has passed that the
             # store would not know any more that it was taken or is over.
             self._persistent.lease = renewal.lease
-            anew = asked_at < self._renewed_at + GONE_SECONDS
+            if asked_at >= self._renewed_at + GONE_SECONDS:
+                self._since = dict.fromkeys(self._since)
             for session in list(self._sessions.values()):
                 self.changed(session)
-                if anew and session.sid in self._changed:
-                    self._began.setdefault(session.sid, self._since[session.sid])
+                if session.sid in self._changed and (since := self._since[session.sid]) is not None:
+                    self._began.setdefault(session.sid, since)
                 for stream in session.members or ():
                     self._persistent.settle(session, stream)
         self._renewed_at = asked_at

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from ropewalk.core.delivered import Delivered
 from ropewalk.engine.hub import Group, JoinBuffer
-from ropewalk.model.history import Gap, GapReason, Replay, steps
+from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position
 from ropewalk.model.sessions import Subscribed
 
@@ -51,14 +51,21 @@ class Subscription:
             self.delivered = tuple(self.delivered[index] for index in kept)
         return left
 
-    def settle(self, index: int, answer: Replay | Gap) -> Steps:
+    def delivered_of(self, stream: str) -> Delivered | None:
+        """None if it has no such stream, or is not live."""
+        if self.delivered is None or stream not in self.granted.streams:
+            return None
+        return self.delivered[self.granted.streams.index(stream)]
+
+    def settle(self, pieces: Steps) -> Steps:
         """The part of an answer that was not sent and will not come live; from now on it counts as sent."""
-        assert self.delivered is not None
-        before = self.delivered[index]
+        answer = pieces[0]
+        before = self.delivered_of(answer.stream)
+        if before is None:
+            return []
         if before.epoch != answer.epoch:  # it began while we listened, so that all of it came live
             before = Delivered(answer.epoch, 1)
-        pieces = steps(answer)
-        self._set(index, with_sent(before, pieces))
+        self._set(self.granted.streams.index(answer.stream), with_sent(before, pieces))
         unsure = any(message.offset <= before.horizon for piece in pieces for message in piece.messages)
         forgotten = Gap(answer.stream, GapReason.DROPPED, answer.epoch, before.horizon + 1, answer.tip)
         return [*([forgotten] if unsure else []), *(_owed(before, piece) for piece in pieces)]

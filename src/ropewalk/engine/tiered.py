@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.history import ColdPiece, Gap, GapReason, HistoryPage, Replay, StreamSummary
+from ropewalk.model.history import (
+    MAX_ANSWER_MESSAGES,
+    ColdPiece,
+    Gap,
+    GapReason,
+    HistoryPage,
+    Replay,
+    StreamSummary,
+    first_answer,
+)
 from ropewalk.model.messages import Position, Publication, Receipt, Registered
 from ropewalk.ports import Archive, Backend, Feed, Leases, PresenceStore, RecordQueue, SessionStore, StreamStore
 
@@ -18,12 +27,13 @@ logger = logging.getLogger("ropewalk.archive")
 
 
 class TieredStreams:
-    """Implements `ports.StreamStore` over a hot one. `limit`: cold messages in one answer; whoever wants more asks again."""
+    """Implements `ports.StreamStore` over a hot one. `limit`: cold messages in one answer; whoever wants more asks again. No
+    answer has more of them than its bytes allow."""
 
     def __init__(self, hot: StreamStore, archive: Archive, limit: int) -> None:
         self._hot = hot
         self._archive = archive
-        self._limit = limit
+        self._limit = min(limit, MAX_ANSWER_MESSAGES)
 
     @property
     def resolves_unanswered(self) -> bool:
@@ -75,7 +85,8 @@ class TieredStreams:
         if hot is None or after + 1 >= hot.oldest:
             return hot
         cold = await self._read(stream, hot.epoch, after + 1, hot.oldest - 1, min(limit, self._limit))
-        messages = _up_to_hole((cold.messages if cold.more else cold.messages + hot.messages)[:limit])
+        found, _ = first_answer((cold.messages if cold.more else cold.messages + hot.messages)[:limit])
+        messages = _up_to_hole(found)
         begin = messages[0].offset if messages else hot.oldest
         oldest = begin if after == 0 or begin > after + 1 else await self._oldest(stream, hot, begin)
         more = bool(messages) and messages[-1].offset < hot.tip
@@ -94,11 +105,13 @@ class TieredStreams:
         """None where the archive cannot answer."""
         try:
             key = await self._hot.partition_key(stream)
-            return await self._archive.read(stream, key, epoch, first, last, limit, since)
+            piece = await self._archive.read(stream, key, epoch, first, last, limit, since)
         except Unavailable as error:
             # The archive itself logs its faults once; this comes with every client that asks.
             logger.debug("cold history is not available", extra={"stream": stream, "reason": str(error)})
             return None
+        messages, more = first_answer(piece.messages)
+        return ColdPiece(messages, more or piece.more)
 
 
 def _joined(cold: ColdPiece, first: int, hot: Gap) -> Replay | Gap:
@@ -111,8 +124,10 @@ def _joined(cold: ColdPiece, first: int, hot: Gap) -> Replay | Gap:
     elif reached < hot.oldest:
         answer = replace(hot, messages=runs[-1])
     else:
-        kept = hot.rest.messages if hot.rest else ()
-        answer = Replay(hot.stream, hot.epoch, hot.tip, runs[-1] + kept)
+        kept = hot.rest or Replay(hot.stream, hot.epoch, hot.tip)
+        messages, cut = first_answer(runs[-1] + kept.messages)
+        more = cut or (isinstance(kept, Replay) and kept.more)
+        answer = Replay(hot.stream, hot.epoch, hot.tip, messages, more)
     for run, following in zip(reversed(runs[:-1]), reversed(runs[1:]), strict=True):
         answer = Gap(hot.stream, GapReason.TRIMMED, hot.epoch, following[0].offset, hot.tip, run, answer)
     return answer

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ropewalk.model.messages import RemoteDisconnect
+from ropewalk.model.sessions import SessionTaken
 
 
 class Closing(Struct, frozen=True):
@@ -37,5 +38,5 @@ INTERNAL_ERROR = Closing("", True, 1011, "Internal error")
 REFUSALS = {closing.reason: closing for closing in (UNAUTHORIZED, TOKEN_EXPIRED)}
 
 
-def by_order(order: RemoteDisconnect) -> Closing:
+def by_order(order: RemoteDisconnect | SessionTaken) -> Closing:
     return replace(REMOTE, reconnect=order.reconnect)

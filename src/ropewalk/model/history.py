@@ -1,10 +1,23 @@
 """History requests and their two kinds of answer: a `Replay` without holes, or a `Gap` with a reason."""
 
+from collections.abc import Collection, Iterable
 from enum import StrEnum
+from operator import attrgetter
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ropewalk.model.messages import Position, Registered
+
+ANSWER_BYTES = 256 * 1024
+"""Of messages in one answer of a store. It holds at least one message."""
+
+MESSAGE_BYTES = 200
+"""What a message in memory takes besides its payload, roughly."""
+
+MAX_ANSWER_MESSAGES = ANSWER_BYTES // MESSAGE_BYTES + 1
+
+_payload = attrgetter("payload")
 
 Tip = tuple[str, Position]
 """A stream and how far it had come."""
@@ -29,12 +42,16 @@ class HistoryRequest(Struct, frozen=True):
 
 
 class Replay(Struct, frozen=True):
-    """The messages after the asked position, up to `tip`, without a hole. `epoch` and `tip` are where live goes on."""
+    """The messages after the asked position, up to `tip`, without a hole. `epoch` and `tip` are where live goes on.
+
+    `more`: the answer reached `ANSWER_BYTES`. Ask from its last message for what follows.
+    """
 
     stream: str
     epoch: str
     tip: int
     messages: tuple[Registered, ...] = ()
+    more: bool = False
 
 
 class Gap(Struct, frozen=True):
@@ -71,6 +88,45 @@ def steps(answer: Replay | Gap) -> list[Replay | Gap]:
     return pieces
 
 
+def end(answer: Replay | Gap) -> int:
+    """The last offset that an answer covers: its tip, unless the rest has to be asked for."""
+    last = steps(answer)[-1]
+    if isinstance(last, Gap):
+        return last.oldest - 1 if last.reason is GapReason.PARTIAL else last.tip
+    return last.messages[-1].offset if last.more else last.tip
+
+
+def up_to(answer: Replay | Gap, tip: int) -> Replay | Gap:
+    """The same answer without what follows `tip`, an offset of its epoch."""
+    messages = answer.messages
+    if messages and messages[-1].offset > tip:
+        messages = tuple(message for message in messages if message.offset <= tip)
+    if isinstance(answer, Replay):
+        more = answer.more and messages[-1:] == answer.messages[-1:] and messages[-1].offset < tip
+        return Replay(answer.stream, answer.epoch, tip, messages, more)
+    if answer.oldest > tip + 1:
+        return replace(answer, oldest=tip + 1, tip=tip, messages=messages, rest=None)
+    return replace(answer, tip=tip, messages=messages, rest=answer.rest and up_to(answer.rest, tip))
+
+
+def size_of(messages: Collection[Registered]) -> int:
+    """Bytes that they take in memory, roughly."""
+    return sum(map(len, map(_payload, messages))) + MESSAGE_BYTES * len(messages)
+
+
+def first_answer(messages: Iterable[Registered]) -> tuple[tuple[Registered, ...], bool]:
+    """As many of these messages as one answer holds, and whether there are more."""
+    found = tuple(messages)
+    if size_of(found) <= ANSWER_BYTES:
+        return found, False
+    room = ANSWER_BYTES
+    for count, message in enumerate(found):
+        room -= message.size + MESSAGE_BYTES
+        if room < 0 and count:
+            return found[:count], True
+    return found, False
+
+
 class StreamSummary(Struct, frozen=True):
     """One stream as the REST listing shows it."""
 
@@ -82,7 +138,8 @@ class StreamSummary(Struct, frozen=True):
 
 
 class HistoryPage(Struct, frozen=True):
-    """A piece of history for readers that page. `next_offset` is the offset to ask after next, None at the end."""
+    """A piece of history for readers that page, of at most `ANSWER_BYTES`. `next_offset` is the offset to ask after next, None
+    at the end."""
 
     stream: str
     epoch: str

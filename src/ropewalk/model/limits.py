@@ -7,18 +7,22 @@ from msgspec import Struct
 
 
 class Limits(Struct, frozen=True):
-    """Of a session."""
+    """Of a session. `tcp_…`: of one over TCP, where clients are programs that may have many streams."""
 
     max_pending: int = 1024 * 1024
     write_timeout: float = 30.0
     max_subscriptions: int = 256
+    tcp_max_subscriptions: int = 16384
     max_member_info: int = 4096
     command_rate: float = 100.0
+    tcp_command_rate: float = 5000.0
     command_burst: int = 200
     command_backlog: float = 30.0
     sessions_ttl: float = 300.0
     presence_ttl: float = 15.0
     resume_timeout: float = 2.0
+    max_pending_history: int = 64 * 1024 * 1024  # of all sessions of a process
+    archive_replay: int = 10_000  # messages of the archive in one answer
     ping_interval: float = 3.0
     ping_units: int = 1  # of a ping's timestamp, per second
     pong_timeout: float = 0.0

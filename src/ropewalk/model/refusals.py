@@ -10,7 +10,7 @@ class Refusal(StrEnum):
     """A call to the application that was not made: too many waited, or it waited for longer than `--app_wait_timeout`."""
 
     BACKLOG = "backlog"
-    """A connection that stayed above `--command_rate` for longer than `--command_backlog`."""
+    """A connection that stayed above `--command_rate`, or `--tcp_command_rate`, for longer than `--command_backlog`."""
 
     BAD_BODY = "bad_body"
     """An HTTP body that is not encoded or compressed as its headers say, or in a compression that is not understood."""
@@ -64,7 +64,8 @@ class Refusal(StrEnum):
     """A browser page of an origin that is not in `--allowed_origins`."""
 
     OUTBOX_FULL = "outbox_full"
-    """A connection that was closed because more waited for it than `--ws_max_pending_size`."""
+    """A connection that was closed because more waited for it than `--ws_max_pending_size`, or because others waited for their
+    history."""
 
     PONG_TIMEOUT = "pong_timeout"
     """A client that left pings unanswered for `--pong_timeout`."""
@@ -76,7 +77,7 @@ class Refusal(StrEnum):
     """A kept session that was given up for newer ones because all of them together are larger than `--max_sessions_size`."""
 
     SUBSCRIPTIONS = "subscriptions"
-    """A subscription beyond `--max_subscriptions`."""
+    """A subscription beyond `--max_subscriptions`, or `--tcp_max_subscriptions`."""
 
     UNUSABLE_COMMAND = "unusable_command"
     """A command of a client that is unknown, or lacks what it needs."""

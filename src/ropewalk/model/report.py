@@ -38,6 +38,7 @@ class NodeReport(Struct, frozen=True):
     """`problems` are sentences about what is down; empty when all is well. `impairments` are about what this node works on
     without. `counts`, `gaps` and `refusals` count since start.
     `rates` are increments of counts per second, over the last few seconds. `streams_listened` have a subscriber here.
+    `history_waiting_bytes` are history that clients have asked for and not taken.
     `totals` are some seconds old on a node with many sessions.
 
     A node of several processes has a report for each, and `core.node_reports` merges them. What only that needs: `workers`
@@ -52,6 +53,7 @@ class NodeReport(Struct, frozen=True):
     totals: SessionTotals = SessionTotals()
     counts: Mapping[str, int] = {}
     rates: Mapping[str, float] = {}
+    history_waiting_bytes: int = 0
     gaps: Mapping[str, int] = {}
     refusals: Mapping[str, int] = {}
     latency: Latency = Latency()

@@ -12,12 +12,20 @@ class SlowPolicy(StrEnum):
     DROP = "drop"  # skip to the stream's newest message and tell the client about the gap
 
 
+class SinceGaps(StrEnum):
+    """What answers a request by time (`since`) whose first messages are no longer kept, unless the client takes positions."""
+
+    CONFIRM = "confirm"  # `confirm_history` with the gap: libraries report success, and may reload without end otherwise
+    REJECT = "reject"  # `reject_history`: libraries report that history is missing
+
+
 class StreamRules(Struct, frozen=True):
     """Times are seconds. A limit or TTL of 0 means that no history is kept."""
 
     history_limit: int = 100
     history_ttl: float = 300.0
     slow_consumer: SlowPolicy = SlowPolicy.DISCONNECT
+    since_gaps: SinceGaps = SinceGaps.CONFIRM
 
     @property
     def keeps_history(self) -> bool:
@@ -31,3 +39,4 @@ class StreamRule(Struct, frozen=True):
     history_limit: int | None = None
     history_ttl: float | None = None
     slow_consumer: SlowPolicy | None = None
+    since_gaps: SinceGaps | None = None

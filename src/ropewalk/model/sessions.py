@@ -23,7 +23,8 @@ class ClientOptions(Struct, frozen=True):
 
 
 class ConnectRequest(Struct, frozen=True):
-    """A connect request as the transport sees it. Header names are lower case; of repeated parameters the last wins."""
+    """A connect request as the transport sees it. Header names are lower case; of repeated parameters the last wins. `tcp`: the
+    client has the limits of clients over TCP."""
 
     url: str
     path: str
@@ -33,6 +34,7 @@ class ConnectRequest(Struct, frozen=True):
     token: str = ""
     extended: bool = False
     options: ClientOptions = ClientOptions()
+    tcp: bool = False
 
 
 class Accepted(Struct, frozen=True):
@@ -127,10 +129,13 @@ class SessionWrite(Struct, frozen=True):
 
 class SessionTaken(Struct, frozen=True):
     """An order to the node of a session, which is no longer that node's: it goes on elsewhere, is over, or was `revoked` by a
-    remote disconnect."""
+    remote disconnect, whose `reconnect` tells the client whether to come back. `stored`: the store had it. Otherwise the store
+    does not know the session, or had not heard of it when its identity was revoked."""
 
     sid: str
     revoked: bool = False
+    reconnect: bool = True
+    stored: bool = True
 
 
 class SessionWanted(Struct, frozen=True):

@@ -53,10 +53,10 @@ class SessionContent(Struct, frozen=True, array_like=True, tag=3, gc=False):
 
 
 class SessionGone(Struct, frozen=True, array_like=True, tag=4, gc=False):
-    """A sid that was given away or is over, and until when it is known as such."""
+    """A sid that was given away or is over, and until when it is known as such. `order`: what its node is told."""
 
-    sid: str
     until: float
+    order: SessionTaken
 
 
 class SessionOver(Struct, frozen=True, array_like=True, tag=5, gc=False):
@@ -74,11 +74,13 @@ class OrderContent(Struct, frozen=True, array_like=True, tag=6):
 
 
 class Revocation(Struct, frozen=True, array_like=True, tag=7, gc=False):
-    """An identity whose sessions were ended by an order, when, and until when that is known. Each shard has a copy."""
+    """An identity whose sessions were ended by an order, when, and until when that is known. `reconnect` is the order's. Each
+    shard has a copy."""
 
     ids: str
     at: float
     until: float
+    reconnect: bool
 
 
 class SeatContent(Struct, frozen=True, array_like=True, gc=False):

@@ -44,10 +44,13 @@ class StreamStore(Protocol):
         """
 
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
-        """What follows `position`. A stream never heard of answers an empty Replay at offset 0 only to offset 0."""
+        """What follows `position`, and no more of it than `ANSWER_BYTES` or one message: what follows that is asked for next,
+        from where the answer ends. A stream never heard of answers an empty Replay only to offset 0 without an epoch: an epoch
+        that a client knows began with a message."""
 
     async def since(self, stream: str, timestamp: float) -> Replay | Gap:
-        """What was registered at or after `timestamp`. A Gap is TRIMMED where some of that is not kept any more, or PARTIAL."""
+        """What was registered at or after `timestamp`, bounded as `replay` is. A Gap is TRIMMED where some of that is not kept
+        any more, or PARTIAL."""
 
     async def tip(self, stream: str) -> Position:
         """The newest position; offset 0 and an empty epoch for a stream never heard of."""
@@ -59,7 +62,7 @@ class StreamStore(Protocol):
         """Streams in order of name, strictly after `after`."""
 
     async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
-        """Kept messages with offsets above `after`; None for an unknown stream."""
+        """Kept messages with offsets above `after`, bounded as `replay` is; None for an unknown stream."""
 
 
 @runtime_checkable
@@ -91,8 +94,9 @@ class SessionStore(Protocol):
         again gives the same answer.
         """
 
-    async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
-        """Remove and return every session with these ids, in one step: none of them can be taken or expires any more."""
+    async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
+        """Remove and return every session with these ids, in one step: none of them can be taken or expires any more. With
+        `Leases` their nodes are told with the same `reconnect`."""
 
     async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
         """Expired sessions, at most `limit`. Each is returned once."""
@@ -151,7 +155,8 @@ class Leases(Protocol):
 
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
         """Write sessions of this node as they are now; each by itself, in one step. Returns those that were not written because
-        they are not the node's any more. Raises `Unavailable`, and may be repeated."""
+        they are not the node's any more, for the reason that `renew` gives; without `began`, also those that the store does
+        not know. Raises `Unavailable`, and may be repeated."""
 
 
 class RecordQueue(Protocol):

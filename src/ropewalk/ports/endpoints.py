@@ -106,6 +106,10 @@ class SessionHandle(Protocol):
     def heard(self) -> None:
         """The client sent something that is not a command, such as a pong."""
 
+    def settled(self) -> Awaitable[None] | None:
+        """Until every message that came is handled, or one of them waits for the store or for the client to take its answer;
+        None if there is nothing to wait for."""
+
     def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         """The transport itself could not accept a frame. `refusal` is what it is counted as."""
 

@@ -181,11 +181,48 @@ class LeaseConformance(SharedBackendRig):
             await one.leases.renew(LEASE, ())
             await opened(one, "sid", self.clock.now)
             await opened(one, "other", self.clock.now, replace(SNAPSHOT, ids="another"))
-            assert await two.sessions.revoke(SNAPSHOT.ids) == [("sid", SNAPSHOT)]
-            assert (await one.leases.renew(LEASE, ())).taken == (SessionTaken("sid", revoked=True),)
-            assert await one.leases.write([SessionWrite("sid", SNAPSHOT, 9, TTL)]) == [SessionTaken("sid")]
+            assert await two.sessions.revoke(SNAPSHOT.ids, False) == [("sid", SNAPSHOT)]
+            assert (await one.leases.renew(LEASE, ())).taken == (SessionTaken("sid", revoked=True, reconnect=False),)
+            assert (await one.leases.renew(LEASE, ["sid"])).taken == ()
             assert await two.sessions.take("sid", "next") is None
             assert await two.sessions.peek("other") is not None
+
+    async def test_write_of_a_revoked_session_returns_the_disconnect_request(self) -> None:
+        """The node may not have received the request, and its lease may have ended."""
+        async with self.two_nodes() as (one, two):
+            for node in (one, two):
+                await node.leases.renew(LEASE, ())
+            for reconnect in (True, False):
+                sid = f"sid {reconnect}"
+                await opened(one, sid, self.clock.now)
+                await self.pass_time(LEASE + 1, two)
+                await two.sessions.revoke(SNAPSHOT.ids, reconnect)
+                revoked = SessionTaken(sid, True, reconnect)
+                for began in (None, self.clock.now - LEASE):
+                    assert await one.leases.write([SessionWrite(sid, SNAPSHOT, 9, TTL, began=began)]) == [revoked]
+                await one.leases.renew(LEASE, ())
+                await self.advance(1)
+
+    async def test_session_revoked_before_it_was_written_returns_the_disconnect_request(self) -> None:
+        async with self.two_nodes() as (one, two):
+            await one.leases.renew(LEASE, ())
+            for number, reconnect in enumerate((True, False, True)):
+                sid, began = f"sid {number}", self.clock.now
+                await self.advance(1)
+                await two.sessions.revoke(SNAPSHOT.ids, reconnect)
+                await self.advance(1)
+                early = SessionWrite(sid, SNAPSHOT, 1, TTL, began=began)
+                assert await one.leases.write([early]) == [SessionTaken(sid, True, reconnect, stored=False)]
+
+    async def test_write_of_an_unknown_session_is_refused_until_it_says_when_it_began(self) -> None:
+        """The store may have lost the session's record."""
+        async with self.two_nodes() as (one, two):
+            await one.leases.renew(LEASE, ())
+            for live in (True, False):
+                write = SessionWrite(f"sid {live}", SNAPSHOT, 1, TTL, live)
+                assert await one.leases.write([write]) == [SessionTaken(write.sid, stored=False)]
+                assert await one.leases.write([replace(write, version=2, began=self.clock.now)]) == []
+                assert await two.sessions.peek(write.sid) == SNAPSHOT
 
     async def test_disconnect_request_arrives_before_the_revoked_sessions(self) -> None:
         """The request decides whether clients may reconnect."""
@@ -194,23 +231,23 @@ class LeaseConformance(SharedBackendRig):
             request = RemoteDisconnect(SNAPSHOT.ids, reconnect=False)
 
             async def disconnect(given: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
-                return len(await new.sessions.revoke(SNAPSHOT.ids)) if given == request else 0
+                return len(await new.sessions.revoke(SNAPSHOT.ids, False)) if given == request else 0
 
             await new.backend.feed.start(lambda messages: None, disconnect)
             await old.leases.renew(LEASE, ())
             await opened(old, "sid", self.clock.now)
             await new.backend.feed.command(request)
-            await until(lambda: SessionTaken("sid", revoked=True) in here.orders)
+            await until(lambda: SessionTaken("sid", True, reconnect=False) in here.orders)
             assert here.orders[0] == request
 
     async def test_revoke_applies_to_sessions_that_began_before_it(self) -> None:
         async with self.two_nodes() as (one, two):
             began = self.clock.now
             await self.advance(1)
-            await two.sessions.revoke(SNAPSHOT.ids)
+            await two.sessions.revoke(SNAPSHOT.ids, True)
             await self.advance(1)
             early = SessionWrite("early", SNAPSHOT, 1, TTL, began=began)
-            assert await one.leases.write([early]) == [SessionTaken("early", revoked=True)]
+            assert await one.leases.write([early]) == [SessionTaken("early", revoked=True, stored=False)]
             await opened(one, "late", self.clock.now)
             assert [await two.sessions.peek(sid) is not None for sid in ("early", "late")] == [False, True]
 
@@ -278,7 +315,7 @@ class LeaseConformance(SharedBackendRig):
                 lambda: one.backend.streams.append([Publication("a", b"1")]),
                 lambda: one.leases.write([SessionWrite("sid", CHANGED, 2, TTL)]),
                 lambda: one.sessions.take("sid", "next"),
-                lambda: one.sessions.revoke(SNAPSHOT.ids),
+                lambda: one.sessions.revoke(SNAPSHOT.ids, True),
                 lambda: one.leases.renew(LEASE, ()),
                 lambda: one.presence.leave("a", "sid"),
             ):

@@ -38,11 +38,11 @@ class SessionConformance(BackendRig):
             await backend.sessions.save("two", KNOWN, 10)
             await backend.sessions.save("taken", KNOWN, 10)
             await backend.sessions.take("taken")
-            assert sorted(await backend.sessions.revoke(SNAPSHOT.ids), key=lambda each: each[0]) == [
+            assert sorted(await backend.sessions.revoke(SNAPSHOT.ids, True), key=lambda each: each[0]) == [
                 ("one", SNAPSHOT),
                 ("two", KNOWN),
             ]
-            assert await backend.sessions.revoke(SNAPSHOT.ids) == []
+            assert await backend.sessions.revoke(SNAPSHOT.ids, True) == []
             assert [await backend.sessions.take(sid) for sid in ("one", "two", "taken")] == [None] * 3
             await self.advance(9)
             assert await backend.sessions.take("other") == other

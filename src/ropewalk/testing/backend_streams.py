@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from ropewalk.model.errors import PartitionChanged
-from ropewalk.model.history import Gap, GapReason, Replay
-from ropewalk.model.messages import LAST_KSUID, MessageFields, Position, Publication
+from ropewalk.model.history import ANSWER_BYTES, MESSAGE_BYTES, Gap, GapReason, Replay, end
+from ropewalk.model.messages import LAST_KSUID, MessageFields, Position, Publication, Registered
 from ropewalk.model.rules import StreamRule, StreamRules
+from ropewalk.ports import StreamStore
 from ropewalk.testing.backend_rig import BackendRig, at, offsets, publish
 
 NO_HISTORY = (StreamRules(history_limit=0), StreamRules(history_ttl=0.0))
@@ -87,12 +88,12 @@ class StreamConformance(BackendRig):
         async with self.running() as backend:
             assert await backend.streams.tip("a") == Position("", 0)
             assert await backend.streams.replay("a", Position("", 0)) == Replay("a", "", 0)
-            assert await backend.streams.replay("a", Position("gone", 0)) == Replay("a", "", 0)
             assert await backend.streams.since("a", 0.0) == Replay("a", "", 0)
             assert await backend.streams.page("a", 0, 10) is None
             assert await backend.streams.summaries("", 10) == []
-            answer = await backend.streams.replay("a", Position("gone", 7))
-            assert answer == Gap("a", GapReason.EPOCH_CHANGED, "", 1, 0)
+            for offset in (0, 7):  # at offset 0 of an epoch that had messages, too
+                answer = await backend.streams.replay("a", Position("gone", offset))
+                assert answer == Gap("a", GapReason.EPOCH_CHANGED, "", 1, 0)
 
     async def test_replay_returns_the_messages_after_a_position(self) -> None:
         async with self.running() as backend:
@@ -113,6 +114,70 @@ class StreamConformance(BackendRig):
             assert joined == Replay("a", epoch, 8, tuple(messages[3:]))
             for position in (Position(epoch, 2), Position(epoch, 0), Position("", 0)):
                 assert await backend.streams.replay("a", position) == Gap("a", GapReason.TRIMMED, epoch, 4, 8, rest=joined)
+
+    async def test_long_history_is_read_in_bounded_answers(self) -> None:
+        large, many = [b"x" * 60_000] * 14, [b"1"] * 1500
+        async with self.running(StreamRules(history_limit=2000, history_ttl=100.0)) as backend:
+            for stream, payloads in (("large", large), ("many", many)):
+                for start in range(0, len(payloads), 250):
+                    await backend.streams.append([Publication(stream, each) for each in payloads[start : start + 250]])
+                epoch = (await backend.streams.tip(stream)).epoch
+                for first in (
+                    await backend.streams.replay(stream, Position(epoch, 0)),
+                    await backend.streams.since(stream, self.clock.now),
+                ):
+                    pages = await _rest(backend.streams, first)
+                    sizes = [sum(message.size + MESSAGE_BYTES for message in page) for page in pages]
+                    assert max(sizes) <= ANSWER_BYTES
+                    assert min(sizes[:-1]) > ANSWER_BYTES // 2
+                    assert offsets([message for page in pages for message in page]) == list(range(1, len(payloads) + 1))
+                    assert [message.payload for page in pages for message in page] == payloads
+
+    async def test_message_larger_than_an_answer_is_an_answer_of_its_own(self) -> None:
+        async with self.running() as backend:
+            for payload in (b"1", b"x" * (ANSWER_BYTES + 1), b"3"):
+                await backend.streams.append([Publication("a", payload)])
+            first = await backend.streams.replay("a", Position("", 0))
+            assert [offsets(page) for page in await _rest(backend.streams, first)] == [[1], [2], [3]]
+
+    async def test_what_follows_a_gap_is_read_in_bounded_answers(self) -> None:
+        async with self.running() as backend:
+            receipts = [(await backend.streams.append([Publication("a", b"x" * 100_000)]))[0] for _ in range(8)]
+            epoch = receipts[0].epoch
+            for reason, gap in (
+                (GapReason.TRIMMED, await backend.streams.replay("a", Position(epoch, 1))),
+                (GapReason.EPOCH_CHANGED, await backend.streams.replay("a", Position("other", 1))),
+                (GapReason.TRIMMED, await backend.streams.since("a", 0.0)),
+            ):
+                assert isinstance(gap, Gap)
+                assert isinstance(gap.rest, Replay)
+                assert (gap.reason, gap.oldest, gap.tip, end(gap)) == (reason, 4, 8, 5)
+                assert [offsets(page) for page in await _rest(backend.streams, gap.rest)] == [[4, 5], [6, 7], [8]]
+
+    async def test_history_that_is_trimmed_between_two_answers_is_a_gap(self) -> None:
+        async with self.running() as backend:
+            for _ in range(5):
+                await backend.streams.append([Publication("a", b"x" * 100_000)])
+            first = await backend.streams.replay("a", Position("", 0))
+            await publish(backend, "a", 4)
+            answer = await backend.streams.replay("a", Position(first.epoch, end(first)))
+            assert isinstance(answer, Gap)
+            assert (end(first), answer.reason, answer.oldest, answer.tip) == (2, GapReason.TRIMMED, 5, 9)
+            assert answer.rest is not None
+            assert offsets(answer.rest.messages) == [5, 6, 7, 8, 9]
+
+    async def test_page_ends_where_an_answer_does(self) -> None:
+        async with self.running() as backend:
+            for _ in range(5):
+                await backend.streams.append([Publication("a", b"x" * 100_000)])
+            after, pages = 0, []
+            while (page := await backend.streams.page("a", after, 100)) is not None:
+                pages.append(offsets(page.messages))
+                assert (page.oldest, page.tip) == (1, 5)
+                if page.next_offset is None:
+                    break
+                after = page.next_offset
+            assert pages == [[1, 2], [3, 4], [5]]
 
     async def test_position_ahead_of_the_tip_or_of_another_epoch_is_a_gap(self) -> None:
         async with self.running() as backend:
@@ -264,3 +329,13 @@ class StreamConformance(BackendRig):
             last = await backend.streams.page("a", 6, 3)
             assert last is not None
             assert (last.messages, last.next_offset) == (tuple(messages[6:]), None)
+
+
+async def _rest(streams: StreamStore, answer: Replay | Gap) -> list[tuple[Registered, ...]]:
+    """The messages of an answer, and of those that follow it."""
+    pages = [answer.messages]
+    while isinstance(answer, Replay) and answer.more:
+        answer = await streams.replay(answer.stream, Position(answer.epoch, end(answer)))
+        pages.append(answer.messages)
+    assert isinstance(answer, Replay)
+    return pages

@@ -195,7 +195,16 @@ SHARED_GAUGES = [
     "ring_shards_held",
 ]
 
-FIELDS = {"workers", "connections", "sessions", "subscriptions", "streams_listened", "outbox_bytes", "build_info"}
+FIELDS = {
+    "workers",
+    "connections",
+    "sessions",
+    "subscriptions",
+    "streams_listened",
+    "outbox_bytes",
+    "history_waiting_bytes",
+    "build_info",
+}
 
 
 def test_each_documented_gauge_is_either_shared_or_summed() -> None:

@@ -1,7 +1,7 @@
 """The rulebook: which rule applies to a stream."""
 
 from ropewalk.core.rules import Rulebook
-from ropewalk.model.rules import SlowPolicy, StreamRule, StreamRules
+from ropewalk.model.rules import SinceGaps, SlowPolicy, StreamRule, StreamRules
 
 DEFAULT = StreamRules(history_limit=100, history_ttl=300.0)
 
@@ -15,11 +15,11 @@ def test_default_applies_without_a_matching_pattern() -> None:
 def test_first_matching_pattern_wins_and_the_default_fills_unset_fields() -> None:
     rules = [
         StreamRule("chat/vip/*", history_limit=5),
-        StreamRule("chat/*", history_ttl=60.0, slow_consumer=SlowPolicy.DROP),
+        StreamRule("chat/*", history_ttl=60.0, slow_consumer=SlowPolicy.DROP, since_gaps=SinceGaps.REJECT),
     ]
     rulebook = Rulebook(DEFAULT, rules)
     assert rulebook.of("chat/vip/1") == StreamRules(5, 300.0, SlowPolicy.DISCONNECT)
-    assert rulebook.of("chat/1") == StreamRules(100, 60.0, SlowPolicy.DROP)
+    assert rulebook.of("chat/1") == StreamRules(100, 60.0, SlowPolicy.DROP, SinceGaps.REJECT)
 
 
 def test_zero_overrides_the_default() -> None:

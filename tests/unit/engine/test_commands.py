@@ -105,6 +105,17 @@ async def test_subscription_above_the_limit_is_rejected() -> None:
         assert client.seen() == ["welcome", "confirm_subscription", "reject_subscription"]
 
 
+async def test_client_over_tcp_has_limits_of_its_own() -> None:
+    limits = Limits(ping_interval=0, max_subscriptions=1, tcp_max_subscriptions=3, command_rate=0.001, command_burst=1)
+    async with Workbench(limits) as bench:
+        client = await bench.connect(tcp=True)
+        for name in "abcd":
+            await client.send(command="subscribe", identifier=public(name))
+        while "reject_subscription" not in client.seen():
+            await asyncio.sleep(0)
+        assert client.seen() == ["welcome", *["confirm_subscription"] * 3, "reject_subscription"]
+
+
 async def test_subscription_to_an_unknown_channel_is_rejected() -> None:
     async with Workbench() as bench:
         client = await bench.connect()

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 from ropewalk.core.stats import Stats
-from ropewalk.engine.hub import MESSAGE_BYTES, Backlog, Group, Hub
-from ropewalk.model.history import Gap
+from ropewalk.engine.hub import Backlog, Group, Hub
+from ropewalk.model.history import MESSAGE_BYTES, Gap
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, TransientRun
 from ropewalk.protocol.broky.codec import MESSAGES as BROKY
 from ropewalk.protocol.broky.codec import MOST_TOGETHER

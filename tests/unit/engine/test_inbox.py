@@ -36,6 +36,27 @@ def test_reading_pauses_above_the_byte_limit_and_resumes_below_the_low_mark() ->
     assert held == [True, False]
 
 
+async def test_inbox_settles_at_a_frame_that_waits_and_at_its_end() -> None:
+    inbox = Inbox(lambda hold: None)
+    settled = asyncio.create_task(inbox.settled())
+    for _ in range(2):
+        inbox.put(b"x")
+    await settle()
+    inbox.take()
+    inbox.finished()  # it waited for nothing
+    await settle()
+    assert not settled.done()
+    inbox.take()
+    await settle()
+    assert settled.done()
+    inbox.finished()
+    again = asyncio.create_task(inbox.settled())
+    await settle()
+    assert not again.done()
+    inbox.end()
+    await again
+
+
 def test_few_small_frames_never_pause_reading() -> None:
     held: list[bool] = []
     inbox = Inbox(held.append)

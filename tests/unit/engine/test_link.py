@@ -2,7 +2,7 @@
 
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import SlowPolicy, StreamRule
-from tests.unit.engine.workbench import Client, RecordingConnection, Workbench, public, settle
+from tests.unit.engine.workbench import Client, RecordingConnection, SlowReader, Workbench, public, settle
 
 SMALL = Limits(ping_interval=0, max_pending=2000)
 DROP = StreamRule("ticker", slow_consumer=SlowPolicy.DROP)
@@ -206,23 +206,6 @@ async def test_link_paused_again_while_draining_keeps_the_order() -> None:
         await bench.publish("s", "1")
         await settle()
         assert client.seen()[2:] == list(range(1, 22))
-
-
-class SlowReader:
-    """Pauses a client's connection at each write, and resumes it with `read`."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._write = client.connection.write
-        client.connection.write = self._take  # type: ignore[method-assign]
-
-    def _take(self, data: bytes) -> None:
-        self._write(data)
-        self._client.session.writing_paused()
-
-    async def read(self) -> None:
-        self._client.session.writing_resumed()
-        await settle()
 
 
 async def test_long_history_is_written_in_chunks_to_a_slow_client() -> None:

@@ -1,7 +1,8 @@
-"""Credit: deliveries wait for it in order, replies do not, and missing credit alone closes no connection."""
+"""Credit: deliveries wait for it in order, replies do not, and who grants none is closed by the write timeout."""
 
 from ropewalk.engine.timeouts import TICK
 from ropewalk.model.limits import Limits
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.rules import SlowPolicy, StreamRule
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.codec import BrokyCodec
@@ -152,22 +153,75 @@ async def test_history_waits_for_credit_and_live_messages_follow_it() -> None:
         assert client.seen() == [Subscribed, *range(1, 22)]
 
 
-async def test_client_without_credit_is_closed_by_the_outbox_limit_not_by_a_timeout() -> None:
+async def test_client_without_credit_is_closed_by_the_outbox_limit() -> None:
+    async with Workbench(SMALL) as bench:
+        client = await subscriber(bench, 1)
+        await client.send(Subscribe(1, b"s"))
+        for _ in range(52):
+            await bench.publish("s", '"filler"')
+        assert client.client.connection.closed == (1000, "Too slow")
+        assert client.seen() == [Subscribed, 1, frames.Error]
+
+
+async def test_client_that_grants_nothing_while_messages_wait_is_closed_by_the_timeout() -> None:
     async with Workbench(SMALL) as bench:
         client = await subscriber(bench, 1)
         await client.send(Subscribe(1, b"s"))
         await bench.publish("s", "1")
+        bench.pass_time(100)  # its credit is used up, and nothing waits
+        assert client.client.connection.closed is None
         await bench.publish("s", "2")
-        bench.pass_time(100 * TICK)
+        bench.pass_time(SMALL.write_timeout - TICK)
+        await client.send(Ping(2))
         assert client.client.connection.closed is None
-        client.session.writing_paused()
-        client.session.writing_resumed()
-        bench.pass_time(100 * TICK)
-        assert client.client.connection.closed is None
-        for _ in range(50):
-            await bench.publish("s", '"filler"')
+        bench.pass_time(3 * TICK)
         assert client.client.connection.closed == (1000, "Too slow")
-        assert client.seen() == [Subscribed, 1, frames.Error]
+        assert bench.stats.refusals == {Refusal.WRITE_TIMEOUT: 1}
+
+
+async def test_history_that_waits_for_credit_ends_with_the_write_timeout() -> None:
+    """Credit that is less than what the last run took too much brings nothing, and so it is no progress."""
+    async with Workbench(Limits(ping_interval=0, write_timeout=2.0)) as bench:
+        (receipt, *_) = await bench.publish("s", *['"%s"' % ("x" * 1000)] * 500)
+        client = await subscriber(bench, 1)
+        await client.send(Subscribe(1, b"s", epoch=receipt.epoch.encode()))
+        for _ in range(8):
+            bench.pass_time(TICK)
+            await client.grant(1)
+        assert client.client.connection.closed is None
+        assert bench.node.waiting_history.bytes > 0
+        bench.pass_time(2 * TICK)
+        assert client.client.connection.closed == (1000, "Too slow")
+        await settle()
+        assert bench.node.waiting_history.bytes == 0
+
+
+async def test_history_of_large_messages_that_waits_for_credit_ends_with_the_write_timeout() -> None:
+    """Each write is one run: what was written is sent, and the rest of the answer waits."""
+    async with Workbench(Limits(ping_interval=0, write_timeout=2.0)) as bench:
+        (receipt, *_) = await bench.publish("s", *['"%s"' % ("x" * 100_000)] * 5)
+        client = await subscriber(bench, 1)
+        await client.send(Subscribe(1, b"s", epoch=receipt.epoch.encode()))
+        assert client.seen() == [Subscribed, 1]
+        assert bench.node.waiting_history.bytes > 0
+        bench.pass_time(SMALL.write_timeout + 2 * TICK)
+        assert client.client.connection.closed == (1000, "Too slow")
+        await settle()
+        assert bench.node.waiting_history.bytes == 0
+
+
+async def test_client_that_grants_some_credit_in_time_is_not_closed() -> None:
+    async with Workbench(SMALL) as bench:
+        client = await subscriber(bench, 1)
+        await client.send(Subscribe(1, b"s"))
+        for number in range(10):
+            bench.clock.now += 1
+            await bench.publish("s", str(number))
+        for _ in range(8):
+            bench.pass_time(SMALL.write_timeout)
+            await client.grant(size(client.runs()[0]))
+        assert client.client.connection.closed is None
+        assert len(client.runs()) == 9
 
 
 async def test_client_without_credit_that_does_not_read_is_closed_by_the_timeout() -> None:

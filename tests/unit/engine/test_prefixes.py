@@ -23,6 +23,9 @@ from tests.unit.engine.workbench import RecordingConnection, settle
 
 
 class UnboundedOwner:
+    def stalled(self) -> None:
+        pass
+
     def overflowed(self) -> None:
         raise AssertionError("an outbox is full")
 

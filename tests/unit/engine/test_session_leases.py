@@ -17,9 +17,10 @@ from ropewalk.engine.persistent_presence import PersistentPresence
 from ropewalk.engine.session_leases import KNOWN_SECONDS, LEASE_SECONDS, RENEW_SECONDS, WRITE_SECONDS
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.tasks import Tasks
+from ropewalk.model.errors import Unanswered
 from ropewalk.model.history import Gap, Replay
 from ropewalk.model.limits import Limits
-from ropewalk.model.messages import Position, RemoteDisconnect
+from ropewalk.model.messages import Position, Publication, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import Accepted, ConnectRequest, SessionSnapshot, SessionTaken, SessionWrite, Subscribed
@@ -69,6 +70,7 @@ class Cluster:
         self.missed: list[Callable[[], None]] = []
         self.over: list[str] = []
         self.ended: list[str] = []
+        self.feeds: list[Any] = self._air.feeds
         self._started = 0
 
     async def node(self) -> Workbench:
@@ -270,6 +272,59 @@ def test_remote_disconnect_counts_each_session_once() -> None:
         assert live.connection.closed == unwritten.connection.closed == (1000, "Closed remotely")
         for client in (live, away, unwritten):
             assert "restored" not in welcome(await second.connect(client.sid))
+
+    run_in_cluster(scenario)
+
+
+def test_upkeep_that_fails_during_an_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.node()
+        link_of(node).cut = True
+        await asyncio.sleep(60)
+        link_of(node).cut = False
+        await asyncio.sleep(10)
+
+    with caplog.at_level("INFO"):
+        run_in_cluster(scenario)
+    messages = [record.message for record in caplog.records if record.message.startswith("upkeep")]
+    assert messages == ["upkeep failed", "upkeep works again"]
+
+
+def test_retry_of_an_unanswered_append_is_not_reported_as_a_duplicate() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.node()
+        append, failures = node.backend.streams.append, iter([True])
+
+        async def append_and_lose_the_answer(publications: Any) -> Any:
+            receipts = await append(publications)
+            if next(failures, False):
+                raise Unanswered("no answer")
+            return receipts
+
+        node.backend.streams.append = append_and_lose_the_answer  # type: ignore[method-assign]
+        receipts = await node.node.broker.publish([Publication("s", b"1"), Publication("s", b"2", uid="u")])
+        assert [(receipt.offset, receipt.duplicate) for receipt in receipts] == [(1, False), (2, True)]
+
+    run_in_cluster(scenario)
+
+
+@pytest.mark.parametrize("outage", [RENEW_SECONDS, 2 * LEASE_SECONDS])
+@pytest.mark.parametrize("reconnect", [True, False])
+def test_client_of_a_node_that_missed_the_disconnect_receives_its_reconnect_flag(outage: float, reconnect: bool) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        client = await subscribed(first)
+        await asyncio.sleep(LEASE_SECONDS)
+        cluster.feeds.remove(feed := first.backend.feed)  # the node receives no requests
+        link_of(first).cut = True
+        await second.node.broker.disconnect(RemoteDisconnect("bo", reconnect))
+        await asyncio.sleep(outage)
+        cluster.feeds.append(feed)
+        link_of(first).cut = False
+        await client.send(command="subscribe", identifier=public("late"))
+        await asyncio.sleep(LEASE_SECONDS)
+        assert client.connection.replies()[-1] == {"type": "disconnect", "reason": "remote", "reconnect": reconnect}
+        assert client.connection.closed == (1000, "Closed remotely")
 
     run_in_cluster(scenario)
 
@@ -519,6 +574,41 @@ def test_store_that_lost_its_data_gets_the_live_sessions_again() -> None:
         assert [client.connection.closed for client in clients] == [None, None]
         clients[0].session.lost()
         assert welcome(await second.connect(clients[0].sid))["restored"] is True
+
+    run_in_cluster(scenario)
+
+
+@pytest.mark.parametrize("departs", [False, True])
+def test_session_that_changes_before_the_node_notices_the_loss_stays_connected(departs: bool) -> None:
+    """The store comes back without the session's record, and the session is written before the lease is renewed."""
+
+    async def scenario(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        client = await subscribed(first)
+        await asyncio.sleep(BETWEEN_RENEWALS)
+        await cluster.store.lose()
+        if departs:
+            client.session.lost()
+        else:
+            await client.send(command="subscribe", identifier=public("late"))
+        await asyncio.sleep(4 * WRITE_SECONDS)
+        assert departs or client.connection.closed is None
+        restored = welcome(await second.connect(client.sid))
+        assert set(restored["restored_ids"]) == {public("s")} | (set() if departs else {public("late")})
+
+    run_in_cluster(scenario)
+
+
+def test_restored_session_stays_connected_when_the_store_loses_the_takeover() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        client = await subscribed(first)
+        await asyncio.sleep(BETWEEN_RENEWALS)
+        back = await second.connect(client.sid)
+        await cluster.store.lose()  # before the session is written under its new sid
+        await asyncio.sleep(4 * WRITE_SECONDS)
+        assert back.connection.closed is None
+        assert welcome(await first.connect(back.sid))["restored_ids"] == [public("s")]
 
     run_in_cluster(scenario)
 

@@ -12,6 +12,7 @@ from ropewalk.engine.tiered import TieredBackend
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import ColdPiece, Gap, GapReason, HistoryPage, HistoryRequest, Replay
+from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, one_by_one
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import ConnectRequest
@@ -305,7 +306,7 @@ async def test_page_above_the_limit_is_cut_and_can_be_continued(bench: Bench) ->
 
 
 async def test_client_receives_cold_then_hot_then_live_messages(bench: Bench) -> None:
-    async with Workbench(backend=bench.backend) as workbench:
+    async with Workbench(Limits(ping_interval=0, archive_replay=LIMIT), backend=bench.backend) as workbench:
         await bench.publish(9)
         bench.archive.hot = bench.hot
         client = await workbench.connect()
@@ -317,7 +318,7 @@ async def test_client_receives_cold_then_hot_then_live_messages(bench: Bench) ->
 
 
 async def test_client_pages_through_a_long_history_and_receives_live_messages_once(bench: Bench) -> None:
-    async with Workbench(backend=bench.backend) as workbench:
+    async with Workbench(Limits(ping_interval=0, archive_replay=LIMIT), backend=bench.backend) as workbench:
         published = await bench.publish(25)
         client = await workbench.connect()
         ask = {"identifier": public("a")}
@@ -338,7 +339,7 @@ async def test_client_pages_through_a_long_history_and_receives_live_messages_on
 
 
 async def test_client_that_cannot_request_pages_receives_all_of_them_before_live(bench: Bench) -> None:
-    async with Workbench(backend=bench.backend) as workbench:
+    async with Workbench(Limits(ping_interval=0, archive_replay=LIMIT), backend=bench.backend) as workbench:
         await bench.publish(25)
         connection = RecordingConnection()
         session = workbench.node.open(ConnectRequest("", "", {}, {}), connection, SseCodec(unwrap=True, raw=True))
@@ -355,7 +356,7 @@ async def test_client_that_cannot_request_pages_receives_all_of_them_before_live
 
 
 async def test_limited_replay_that_reaches_live_completes_the_history(bench: Bench) -> None:
-    async with Workbench(backend=bench.backend) as workbench:
+    async with Workbench(Limits(ping_interval=0, archive_replay=LIMIT), backend=bench.backend) as workbench:
         published = await bench.publish(14)
         client = await workbench.connect()
         ask = {"identifier": public("a")}

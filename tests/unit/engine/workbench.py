@@ -108,6 +108,23 @@ class Client:
         await settle()
 
 
+class SlowReader:
+    """Pauses a client's connection at each write, and resumes it with `read`."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._write = client.connection.write
+        client.connection.write = self._take  # type: ignore[method-assign]
+
+    def _take(self, data: bytes) -> None:
+        self._write(data)
+        self.client.session.writing_paused()
+
+    async def read(self) -> None:
+        self.client.session.writing_resumed()
+        await settle()
+
+
 class Workbench:
     def __init__(
         self,
@@ -164,6 +181,7 @@ class Workbench:
         token: str = "",
         cookie: str = "",
         connection: RecordingConnection | None = None,
+        tcp: bool = False,
         **params: str,
     ) -> Client:
         """A connection before its welcome."""
@@ -171,7 +189,11 @@ class Workbench:
         params = {"sid": sid, **params}
         options = client_options({}, params)
         request = ConnectRequest(
-            "http://x/cable", "/cable", {"cookie": cookie}, params, token=token, extended=extended, options=options
+            *("http://x/cable", "/cable", {"cookie": cookie}, params),
+            token=token,
+            extended=extended,
+            options=options,
+            tcp=tcp,
         )
         codec = POSITIONS_CODEC if asks_positions(request.params) and self.codec is CODEC else self.codec
         return Client(self.node.open(request, connection, codec), connection)

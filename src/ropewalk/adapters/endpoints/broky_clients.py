@@ -59,4 +59,6 @@ class BrokyClients:
         """What a session is opened with."""
         remote, _ = self.proxies.client(peer, "tcp", {}) if self.proxies else (peer.address, "")
         options = ClientOptions(ping_interval=0.0, reconnect_in=True)
-        return ConnectRequest(url="tcp:///", path="/", headers={}, params={}, remote=remote, token=token, options=options)
+        return ConnectRequest(
+            url="tcp:///", path="/", headers={}, params={}, remote=remote, token=token, options=options, tcp=True
+        )

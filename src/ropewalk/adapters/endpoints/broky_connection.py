@@ -1,4 +1,5 @@
-"""One connection over TCP: pushes go to `broky_pushes`, everything else is its session's. Frames are handled in order."""
+"""One connection over TCP: pushes go to `broky_pushes`, everything else is its session's. Frames are handled in order, but a
+command that waits for the store or for credit holds up no pushes."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
@@ -71,6 +72,7 @@ class BrokyConnection(asyncio.Protocol):
         self._may_push = False
         self._runs = CollectedRuns(shared.pushes)
         self._runs_stay_whole = False  # those that came last
+        self._commands_ahead = False  # of the next run, in the session
         self._under_way: asyncio.Task[None] | None = None
         self._until = 0.0  # by the clock of the turns, for how long it may work on in this one
         self._waits_for_turn = False
@@ -238,7 +240,7 @@ class BrokyConnection(asyncio.Protocol):
         """A frame, or several runs that stay whole. These are collected, and handed over before anything else is handled."""
         unhandled = self._unhandled
         try:
-            if not (stop := unhandled.end()) or (self._may_push and self._collect()):
+            if not (stop := unhandled.end()) or (self._may_push and not self._commands_ahead and self._collect()):
                 return
             frame = unhandled.data[unhandled.at : stop]
             body = decode(frame)
@@ -247,7 +249,9 @@ class BrokyConnection(asyncio.Protocol):
                 self._hand_over()
                 return
             raise
-        if self._may_push and isinstance(body, frames.Run) and self._runs.add(body):
+        if self._commands_ahead and isinstance(body, frames.Run):
+            self._wait_for_commands()
+        elif self._may_push and isinstance(body, frames.Run) and self._runs.add(body):
             unhandled.pass_by(len(frame))
         elif self._runs:
             self._hand_over()
@@ -284,6 +288,7 @@ class BrokyConnection(asyncio.Protocol):
             case _ if self._session is not None:
                 self._held_bytes += len(frame)
                 self._session.receive(frame)
+                self._commands_ahead, self._runs_stay_whole = self._may_push, False
             case frames.Subscribe(ref) | frames.History(ref):
                 self.write(encode(frames.Refused(ref, 0, Reason.FORBIDDEN, "a publishing key is for pushes only")))
             case body:
@@ -429,6 +434,16 @@ class BrokyConnection(asyncio.Protocol):
             self._await(answer)
         elif answer:
             self.write(answer)
+
+    def _wait_for_commands(self) -> None:
+        """The next run is handled after them."""
+        self._commands_ahead = False
+        if self._session is not None and (settled := self._session.settled()) is not None:
+            self._under_way = asyncio.get_running_loop().create_task(self._go_on_after(settled))
+
+    async def _go_on_after(self, settled: Awaitable[None]) -> None:
+        await settled
+        self._finished()
 
     def _await(self, work: Coroutine[Any, Any, bytes]) -> None:
         """Send what it answers later; until then nothing more is handled."""

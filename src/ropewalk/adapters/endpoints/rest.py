@@ -3,8 +3,6 @@
 A page is bounded by number and by bytes, so that one request cannot produce a response of a hundred large messages.
 """
 
-from collections.abc import Sequence
-
 import msgspec
 
 from ropewalk.adapters.endpoints.http_guard import KeyGuard, guarded, number
@@ -47,25 +45,13 @@ class RestEndpoint:
         if page is None:
             return refusal(404, "no such stream")
         body: dict[str, object] = {"stream": page.stream, "epoch": page.epoch, "tip": page.tip, "oldest": page.oldest}
-        shown = _within(page.messages)
-        following = page.next_offset if len(shown) == len(page.messages) else shown[-1].offset
-        return json_answer(200, {**body, "messages": [_message(item) for item in shown], "next": following})
+        return json_answer(200, {**body, "messages": [_message(item) for item in page.messages], "next": page.next_offset})
 
     async def _users(self, request: Request) -> Response:
         found = await self._backend.presence.page(request.params["name"], request.query.get("after", ""), _limit(request))
         page = fitting(found, PAGE_BYTES)
         records = [_record(member) for member in page.members]
         return json_answer(200, {"type": "info", "total": page.total, "records": records, "next": page.next_id})
-
-
-def _within(messages: Sequence[Registered]) -> Sequence[Registered]:
-    """As many as a page holds, at least one."""
-    room = PAGE_BYTES
-    for count, message in enumerate(messages):
-        room -= len(message.payload)
-        if room < 0 and count:
-            return messages[:count]
-    return messages
 
 
 def _message(item: Registered) -> dict[str, object]:

@@ -81,6 +81,7 @@ def _gauges(report: NodeReport) -> dict[str, float]:
         "subscriptions": report.totals.subscriptions,
         "streams_listened": report.streams_listened,
         "outbox_bytes": report.totals.outbox_bytes,
+        "history_waiting_bytes": report.history_waiting_bytes,
         **report.backend,
         **report.archive,
         **report.journal,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ropewalk.app.settings import values
 from ropewalk.app.settings.values import ValueKind
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.rules import SlowPolicy, StreamRule
+from ropewalk.model.rules import SinceGaps, SlowPolicy, StreamRule
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,11 @@ RULE_KEYS = {
     "slow_consumer": RuleKey(
         values.one_of(*SlowPolicy),
         "A connection too slow for the stream: `disconnect` it, or `drop` to the newest message and tell it of the gap.",
+    ),
+    "since_gaps": RuleKey(
+        values.one_of(*SinceGaps),
+        "A request by time (`since`) that reaches further back than the history: `confirm` it with the gap, or `reject` it, so "
+        "that client libraries report the gap.",
     ),
 }
 
@@ -45,12 +50,13 @@ def _rule(table: dict[str, object], origin: str) -> StreamRule:
     pattern = _text(table, "pattern", origin)
     if not pattern:
         raise UserMistake(f"{origin}: a rule needs a pattern")
-    limit, ttl, policy = (_read(table, key, origin) for key in ("history_limit", "history_ttl", "slow_consumer"))
+    limit, ttl, policy, gaps = (_read(table, key, origin) for key in RULE_KEYS if key != "pattern")
     return StreamRule(
         pattern,
         history_limit=limit if isinstance(limit, int) else None,
         history_ttl=ttl if isinstance(ttl, float) else None,
         slow_consumer=SlowPolicy(policy) if isinstance(policy, str) else None,
+        since_gaps=SinceGaps(gaps) if isinstance(gaps, str) else None,
     )
 
 

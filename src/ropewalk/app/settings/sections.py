@@ -292,7 +292,7 @@ class ArchiveSettings:
     archive_dir: str = text("", "Directory of the archive; empty serves hot history only.")
     archive_refresh: float = duration(2.0, "How old the list of the archive's files may be when it is read.")
     archive_replay_limit: int = count(
-        10_000, "Messages of the archive in one answer; clients ask again for what follows.", positive=True
+        _SESSION.archive_replay, "Messages of the archive in one answer; clients ask again for what follows.", positive=True
     )
 
 
@@ -336,15 +336,33 @@ class LimitSettings:
     max_message_size: int = size(65536, "Bytes of one message from a client.", positive=True)
     max_publish_size: int = size(_PUBLISH.max_publish_size, "Bytes of one HTTP publish request.", positive=True)
     max_publish_batch: int = count(_PUBLISH.max_batch, "Publications in one HTTP publish request.", positive=True)
-    max_subscriptions: int = count(_SESSION.max_subscriptions, "Subscriptions of one session.", positive=True)
+    max_subscriptions: int = count(
+        _SESSION.max_subscriptions, "Subscriptions of one session; over TCP see the next one.", positive=True
+    )
+    tcp_max_subscriptions: int = count(
+        _SESSION.tcp_max_subscriptions,
+        "Subscriptions of one connection over TCP, a program that may have many streams. Each takes 2 to 3 KB of memory.",
+        positive=True,
+    )
     max_identifier: int = size(_SESSION.max_identifier, "Bytes of the identifier of a subscription.", positive=True)
+    max_pending_history: int = size(
+        _SESSION.max_pending_history,
+        "Bytes of history that may wait in one process until clients take them; 0 sets no limit.",
+    )
     max_session_size: int = size(
         128 << 10, "Bytes of one session that is kept for resuming; a larger one is not kept.", positive=True
     )
     max_sessions_size: int = size(
         256 << 20, "Bytes of all sessions that are kept for resuming; the oldest go first.", positive=True
     )
-    command_rate: int = count(int(_SESSION.command_rate), "Commands a second one connection may send; 0 sets no limit.")
+    command_rate: int = count(
+        int(_SESSION.command_rate), "Commands a second one connection may send; 0 sets no limit. Over TCP see the next one."
+    )
+    tcp_command_rate: int = count(
+        int(_SESSION.tcp_command_rate),
+        "Commands a second one connection over TCP may send; 0 sets no limit. Pushes are not commands. A command takes about "
+        "50 µs, so that 5000 a second keep a core busy for a quarter of its time.",
+    )
     command_burst: int = count(
         _SESSION.command_burst, "Commands a connection may send at once before its rate counts.", positive=True
     )

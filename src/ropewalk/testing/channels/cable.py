@@ -89,8 +89,13 @@ class Cable:
 
     async def history(self, stream: str) -> list[Any]:
         """What was published to a stream, by whomever, oldest first: as much as the server keeps."""
-        page = await self._bench.backend.streams.page(stream, 0, MOST_HISTORY)
-        return [msgspec.json.decode(message.payload) for message in page.messages] if page else []
+        found: list[Any] = []
+        after: int | None = 0
+        while after is not None:
+            page = await self._bench.backend.streams.page(stream, after, MOST_HISTORY)
+            found += [msgspec.json.decode(message.payload) for message in page.messages] if page else []
+            after = page.next_offset if page else None
+        return found
 
     async def advance(self, seconds: float) -> None:
         """Let time pass: sessions of clients that stay away end (after 300 s), as do presence (15 s) and history (300 s)."""

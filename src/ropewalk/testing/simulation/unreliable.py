@@ -180,8 +180,8 @@ class UnreliableSessions:
     async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
         return await self._call(lambda: self._inner.take(sid, successor))
 
-    async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
-        return await self._call(lambda: self._report_ended(self._inner.revoke(ids)))
+    async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
+        return await self._call(lambda: self._report_ended(self._inner.revoke(ids, reconnect)))
 
     async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
         return await self._call(lambda: self._report_ended(self._inner.expired(limit)))

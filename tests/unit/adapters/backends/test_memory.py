@@ -28,7 +28,7 @@ def test_no_step_suspends() -> None:
         backend.streams.tip("a"),
         backend.sessions.save("sid", SessionSnapshot("", {}), 1.0),
         backend.sessions.peek("sid"),
-        backend.sessions.revoke("unknown"),
+        backend.sessions.revoke("unknown", True),
         backend.sessions.take("sid"),
         backend.presence.expire(),
         backend.sweep(),

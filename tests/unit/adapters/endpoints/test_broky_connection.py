@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -50,6 +50,9 @@ class Session:
     def receive(self, frame: bytes) -> None:
         self.inbox.put(frame)
         self.waiting += 1
+
+    def settled(self) -> Awaitable[None] | None:
+        return self.inbox.settled() if self.waiting else None
 
     def take(self) -> bytes:
         self.waiting -= 1

@@ -51,6 +51,9 @@ class FakeSession:
     def finish(self) -> None:
         raise AssertionError("an SSE client has one side only")
 
+    def settled(self) -> None:
+        raise AssertionError("an SSE client sends nothing")
+
     def writing_paused(self) -> None:
         self.events.append("paused")
 

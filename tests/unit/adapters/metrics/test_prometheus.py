@@ -46,11 +46,12 @@ def test_counters_and_gauges_have_their_names() -> None:
         application={"app_calls_active": 10},
         transactions={"staged_bytes": 11},
         workers=12,
+        history_waiting_bytes=13,
     )
     seen = samples(make_page(report))
     assert seen["ropewalk_publications_total", ""] == 6
-    names = ["connections", "sessions", "streams_listened", "subscriptions", "outbox_bytes", "workers"]
-    assert [seen[f"ropewalk_{name}", ""] for name in names] == [1, 2, 3, 4, 5, 12]
+    names = ["connections", "sessions", "streams_listened", "subscriptions", "outbox_bytes", "workers", "history_waiting_bytes"]
+    assert [seen[f"ropewalk_{name}", ""] for name in names] == [1, 2, 3, 4, 5, 12, 13]
     names = ["history_bytes", "archive_files", "journal_rows", "app_calls_active", "staged_bytes"]
     assert [seen[f"ropewalk_{name}", ""] for name in names] == [7, 8, 9, 10, 11]
 

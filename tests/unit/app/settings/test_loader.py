@@ -10,7 +10,7 @@ from ropewalk.app.settings.declarations import declared_in
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS
 from ropewalk.app.settings.values import COUNT, DURATION, MILLISECONDS, SIZE
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.rules import SlowPolicy, StreamRule
+from ropewalk.model.rules import SinceGaps, SlowPolicy, StreamRule
 
 NUMBERS = (COUNT, DURATION, MILLISECONDS, SIZE)
 PLAIN_ZERO = {
@@ -164,6 +164,7 @@ def test_file_has_sections_and_stream_rules(tmp_path: Path) -> None:
         history_limit = 1000
         history_ttl = 60
         slow_consumer = "drop"
+        since_gaps = "reject"
         [[streams]]
         pattern = "ticker"
         """,
@@ -172,7 +173,10 @@ def test_file_has_sections_and_stream_rules(tmp_path: Path) -> None:
 
     assert (settings.broker.history_limit, settings.broker.history_ttl) == (5, 60.0)
     assert settings.server.path == ("/cable", "/ws")
-    assert settings.streams == (StreamRule("chat/*", 1000, 60.0, SlowPolicy.DROP), StreamRule("ticker"))
+    assert settings.streams == (
+        StreamRule("chat/*", 1000, 60.0, SlowPolicy.DROP, SinceGaps.REJECT),
+        StreamRule("ticker"),
+    )
     assert settings.origins["history_limit"] == settings.origins["streams"] == f"file {tmp_path / 'ropewalk.toml'}"
 
 
@@ -189,6 +193,7 @@ def test_invalid_file_is_rejected_with_a_hint(tmp_path: Path, subtests: pytest.S
         ("[[streams]]\nhistory_limit = 1", r"\[\[streams\]\] 1: a rule needs a pattern"),
         ("[[streams]]\npatern = 'x'", r"unknown key patern; did you mean pattern\?"),
         ("[[streams]]\npattern = 'x'\nslow_consumer = 'wait'", "slow_consumer wants disconnect or drop"),
+        ("[[streams]]\npattern = 'x'\nsince_gaps = 'tell'", "since_gaps wants confirm or reject"),
         ("[[streams]]\npattern = 'x'\n[[streams]]\npattern = 'x'", r"\[\[streams\]\] 2: an earlier rule has the pattern 'x'"),
         ("[limits]\nmax_subscriptions = 0", r"\[limits\] max_subscriptions wants more than 0"),
         ("[streams]\npattern = 'x'", r"each under \[\[streams\]\]"),

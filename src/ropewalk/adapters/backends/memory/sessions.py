@@ -91,7 +91,7 @@ class MemorySessions:
         self._put_over(sid, kept.data)
         return None
 
-    async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
+    async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
         return [(sid, _decode(kept.data)) for sid in sorted(self._sids.get(ids, ())) if (kept := self._remove(sid))]
 
     async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:

@@ -180,7 +180,7 @@ class MemoryStreams:
         log = self._table.logs.get(stream)
         if log is not None:
             return log.after(position, self._clock())
-        if position.offset == 0:
+        if position == BEFORE_ALL:
             return Replay(stream, "", 0)
         return Gap(stream, GapReason.EPOCH_CHANGED, "", 1, 0)
 

@@ -14,7 +14,6 @@ from ropewalk.adapters.backends.nats import jets
 from ropewalk.adapters.backends.nats.plan import Marker
 from ropewalk.adapters.backends.nats.shard import JetShard
 from ropewalk.adapters.backends.nats.streams import NatsStreams, subjects
-from ropewalk.core.history import HistoryTotals
 from ropewalk.ports import Clock
 
 COUNTED = 100
@@ -37,12 +36,10 @@ async def count(streams: NatsStreams, shards: list[JetShard], clock: Clock, dedu
 
 
 async def _sampled(streams: NatsStreams, shards: list[JetShard], clock: Clock, dedup_limit: int) -> dict[str, float]:
-    totals, now = HistoryTotals(), clock()
+    now = clock()
     names = await streams.names()
     looked_at = names if len(names) <= COUNTED else sample(names, COUNTED)
-    logs = [log for log in await asyncio.gather(*(streams.log(name, totals) for name in looked_at)) if log is not None]
-    for log in logs:
-        log.trim(now)
+    kept = [each for each in await asyncio.gather(*map(streams.kept, looked_at)) if each is not None]
     scale = len(names) / len(looked_at) if looked_at else 0.0
     keys = [(shard, subject) for shard in shards for subject in await _uids(shard)]
     if len(keys) > dedup_limit:
@@ -53,9 +50,9 @@ async def _sampled(streams: NatsStreams, shards: list[JetShard], clock: Clock, d
     some = keys if len(keys) <= COUNTED else sample(keys, COUNTED)
     known = await asyncio.gather(*(_known(shard, subject, now) for shard, subject in some))
     return {
-        "streams": round(len(logs) * scale),
-        "history_messages": round(totals.messages * scale),
-        "history_bytes": round(totals.bytes * scale),
+        "streams": round(len(kept) * scale),
+        "history_messages": round(sum(messages for messages, _ in kept) * scale),
+        "history_bytes": round(sum(size for _, size in kept) * scale),
         "dedup_keys": round(sum(known) * len(keys) / len(some)) if some else 0,
     }
 

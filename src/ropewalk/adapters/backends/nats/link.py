@@ -231,12 +231,14 @@ class NatsLink:
             raise Unavailable(str(error)) from None
         return Stored(message["subject"], message["seq"], b64decode(message.get("data", "")))
 
-    async def read(self, jet: str, sequence: int, subject: str, most: int) -> tuple[list[Stored], bool]:
-        """Messages of a subject from a sequence on, at most `most`, from any server that has them; whether there are more."""
+    async def read(self, jet: str, sequence: int, subject: str, most: int, max_bytes: int = 0) -> tuple[list[Stored], bool]:
+        """Messages of a subject from a sequence on, at most `most` and so many bytes, from any server that has them; whether
+        there are more."""
         self._requests += 1
         key = str(self._requests)
         queue = self._collecting[key] = asyncio.Queue()
-        question = msgspec.json.encode({"seq": sequence, "batch": most, "next_by_subj": subject})
+        bound = {"max_bytes": max_bytes} if max_bytes else {}
+        question = msgspec.json.encode({"seq": sequence, "batch": most, "next_by_subj": subject, **bound})
         found: list[Stored] = []
         try:
             await self._there().publish(f"$JS.API.DIRECT.GET.{jet}", question, reply=f"{self._inbox}.{key}")

@@ -30,7 +30,7 @@ class SessionCopy:
         self.sequences: dict[str, int] = {}
         self.successors: dict[str, str] = {}  # former sid → sid
         self.gone: dict[str, Gone] = {}
-        self.revoked: dict[str, tuple[float, int]] = {}  # ids → when, and the sequence of that
+        self.revoked: dict[str, tuple[Revoked, int]] = {}  # by ids, with its sequence
         self.of_ids: dict[str, set[str]] = {}
         self.of_node: dict[str, set[str]] = {}  # those that live there
         self.orders: dict[str, dict[str, SessionTaken]] = {}  # by node: what it has not heard yet
@@ -49,8 +49,8 @@ class SessionCopy:
     def apply(self, applied: Applied) -> None:
         entry = _entries.decode(applied.data)
         if isinstance(entry, Gone):
-            self._forget(entry.sid)
-            self.gone[entry.sid] = entry
+            self._forget(entry.order.sid)
+            self.gone[entry.order.sid] = entry
             return
         record = entry.record
         self._forget(record.sid)
@@ -87,17 +87,16 @@ class SessionCopy:
     def apply_revoked(self, applied: Applied) -> None:
         if applied.data:
             revoked = msgspec.msgpack.decode(applied.data, type=Revoked)
-            self.revoked[revoked.ids] = revoked.when, applied.seq
+            self.revoked[revoked.ids] = revoked, applied.seq
 
     def apply_order(self, applied: Applied) -> None:
         if not applied.data:
             self._heard(applied.key)
             return
-        order = msgspec.msgpack.decode(applied.data, type=TakenOrder)
-        taken = SessionTaken(order.sid, order.revoked)
-        self.orders.setdefault(order.node, {})[applied.key] = taken
-        if order.node == self._node and applied.fresh:
-            self._tell(taken)
+        told = msgspec.msgpack.decode(applied.data, type=TakenOrder)
+        self.orders.setdefault(told.node, {})[applied.key] = told.order
+        if told.node == self._node and applied.fresh:
+            self._tell(told.order)
 
     def _heard(self, key: str) -> None:
         for node, orders in list(self.orders.items()):
@@ -107,7 +106,7 @@ class SessionCopy:
     def forget_old(self) -> None:
         now = self._clock()
         self.gone = {sid: gone for sid, gone in self.gone.items() if gone.until > now}
-        self.revoked = {ids: at for ids, at in self.revoked.items() if at[0] + REMEMBERED > now}
+        self.revoked = {ids: at for ids, at in self.revoked.items() if at[0].when + REMEMBERED > now}
 
     # --- what follows from them ---------------------------------------------------------------------------------------
 
@@ -135,5 +134,13 @@ class SessionCopy:
 
     def is_revoked(self, record: SessionRecord) -> bool:
         """Whether an order came after it, or what it comes from, was written."""
-        at = self.revoked.get(record.ids)
-        return at is not None and self.origin(record) < at[1]
+        return self.revocation(record) is not None
+
+    def revocation(self, record: SessionRecord) -> Revoked | None:
+        revoked, sequence = self.revoked.get(record.ids, (None, 0))
+        return revoked if self.origin(record) < sequence else None
+
+    def revocation_of(self, ids: str, began: float) -> Revoked | None:
+        """The order for a session that began then."""
+        revoked, _ = self.revoked.get(ids, (None, 0))
+        return revoked if revoked is not None and began <= revoked.when else None

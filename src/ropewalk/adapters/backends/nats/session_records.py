@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from ropewalk.adapters.backends.nats.names import token
+from ropewalk.model.sessions import SessionTaken
 
 
 class SessionRecord(Struct, frozen=True):
@@ -21,9 +22,9 @@ class SessionRecord(Struct, frozen=True):
 
 
 class Gone(Struct, frozen=True, tag=True):
-    """`ended_by`: the node that removed it; "" where it was taken by somebody."""
+    """`ended_by`: the node that removed it; "" where it was taken by somebody. `order`: what its node is told."""
 
-    sid: str
+    order: SessionTaken
     until: float
     ended_by: str = ""
 
@@ -35,12 +36,12 @@ class Kept(Struct, frozen=True, tag=True):
 class Revoked(Struct, frozen=True):
     ids: str
     when: float
+    reconnect: bool
 
 
 class TakenOrder(Struct, frozen=True):
     node: str
-    sid: str
-    revoked: bool
+    order: SessionTaken
 
 
 def session_key(sid: str) -> str:

@@ -95,7 +95,8 @@ class NatsSessions:
         return _snapshots.decode(found[0].snapshot) if found else None
 
     def _taking(self, record: SessionRecord, successor: str) -> list[Change]:
-        changes = [self._gone_now(record.sid)]
+        taken = SessionTaken(record.sid)
+        changes = [self._gone_now(taken)]
         if successor:
             heir = SessionRecord(
                 successor,
@@ -109,17 +110,18 @@ class NatsSessions:
                 self.copy.origin(record),
             )
             changes.append(_kept(heir))
-        return changes + self._order(record, revoked=False)
+        return changes + self._order(record, taken)
 
-    async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
+    async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
         """First it is written that the identity is revoked: nobody gets such a session from then on. Then they are removed."""
-        marker = Change(f"r.{token(ids)}", _encode(Revoked(ids, self._clock())), checked=False, ttl=REMEMBERED)
+        marker = Change(f"r.{token(ids)}", _encode(Revoked(ids, self._clock(), reconnect)), checked=False, ttl=REMEMBERED)
         await self._table.write([marker])
         removed: dict[str, SessionRecord] = {}
         try:
             while revoked := self.copy.of_revoked(ids):
                 for sid in revoked:
-                    if (record := await self._give_out(sid, self.copy.is_revoked, order=True)) is not None:
+                    order = SessionTaken(sid, True, reconnect)
+                    if (record := await self._give_out(sid, self.copy.is_revoked, order)) is not None:
                         removed[sid] = record
         except Unavailable:
             self._untold.update(removed)
@@ -170,8 +172,10 @@ class NatsSessions:
             count = max(count, 1 + (self.copy.kept_bytes - self._max_total) * self.copy.kept // self.copy.kept_bytes)
         return count
 
-    async def _remove(self, sid: str, still: Callable[[SessionRecord], bool], order: bool = False) -> SessionRecord | None:
-        """The session, if this node was the one to remove it."""
+    async def _remove(
+        self, sid: str, still: Callable[[SessionRecord], bool], order: SessionTaken | None = None
+    ) -> SessionRecord | None:
+        """The session, if this node was the one to remove it. `order`: what the node is told on which it lives."""
         found: list[SessionRecord] = []
 
         def decide() -> Sequence[Change]:
@@ -180,12 +184,15 @@ class NatsSessions:
             if record is None or not still(record):
                 return ()
             found.append(record)
-            return [self._gone_now(sid, ended_by=self._node), *(self._order(record, revoked=True) if order else ())]
+            gone = self._gone_now(order or SessionTaken(sid), ended_by=self._node)
+            return [gone, *(self._order(record, order) if order is not None else ())]
 
         await self._table.settle(decide)
         return found[0] if found else None
 
-    async def _give_out(self, sid: str, still: Callable[[SessionRecord], bool], order: bool = False) -> SessionRecord | None:
+    async def _give_out(
+        self, sid: str, still: Callable[[SessionRecord], bool], order: SessionTaken | None = None
+    ) -> SessionRecord | None:
         """Remove it, for whoever calls tells of its end. One that may have been removed is given out later on, if it was."""
         record = self.copy.records.get(sid)
         try:
@@ -219,8 +226,11 @@ class NatsSessions:
                     refused.append(refusal)
                     return ()
                 record = SessionRecord(write.sid, self._node, write.snapshot.ids, snapshot, 0, ttl)
-            elif (revoked := self.copy.is_revoked(record)) or self.copy.is_over(record):
-                refused.append(SessionTaken(write.sid, revoked))
+            elif (revoked := self.copy.revocation(record)) is not None:
+                refused.append(SessionTaken(write.sid, True, revoked.reconnect))
+                return ()
+            elif self.copy.is_over(record):
+                refused.append(SessionTaken(write.sid))
                 return ()
             if write.version <= record.version:
                 return ()  # a later one was faster
@@ -228,22 +238,26 @@ class NatsSessions:
 
         sequence = await self._table.settle(decide)
         record = self.copy.records.get(write.sid)
-        if sequence and write.began is not None and record is not None and self._revoked_since(write, sequence):
+        if sequence and record is not None and (revoked := self._revoked_before(write, sequence)) is not None:
             # The order came between the decision and the write, and whoever gave it may not have seen this session.
-            await self._remove(write.sid, lambda record: True)
-            return SessionTaken(write.sid, revoked=True)
+            removed = await self._remove(write.sid, lambda record: True)
+            return SessionTaken(write.sid, True, revoked.reconnect, stored=removed is None)
         return refused[0] if refused else None
 
     def _refusal(self, write: SessionWrite) -> SessionTaken | None:
         """Why a session that is not there cannot be written."""
-        if write.began is None or write.sid in self.copy.gone:
-            return SessionTaken(write.sid)
-        when, _ = self.copy.revoked.get(write.snapshot.ids, (0.0, 0))
-        return SessionTaken(write.sid, revoked=True) if write.began <= when else None
+        if (gone := self.copy.gone.get(write.sid)) is not None:
+            return gone.order
+        if write.began is None:
+            return SessionTaken(write.sid, stored=False)
+        revoked = self.copy.revocation_of(write.snapshot.ids, write.began)
+        return None if revoked is None else SessionTaken(write.sid, True, revoked.reconnect, stored=False)
 
-    def _revoked_since(self, write: SessionWrite, sequence: int) -> bool:
-        when, revoked_at = self.copy.revoked.get(write.snapshot.ids, (0.0, 0))
-        return write.began is not None and write.began <= when and revoked_at < sequence
+    def _revoked_before(self, write: SessionWrite, sequence: int) -> Revoked | None:
+        """The order for a session that was new to the store, if it was written before `sequence`."""
+        if write.began is None or (revoked := self.copy.revocation_of(write.snapshot.ids, write.began)) is None:
+            return None
+        return revoked if self.copy.revoked[revoked.ids][1] < sequence else None
 
     def _fitting(self, write: SessionWrite) -> tuple[bytes, float]:
         """What is written of it, and for how long it may be resumed."""
@@ -295,15 +309,14 @@ class NatsSessions:
 
         await self._table.settle(decide)
 
-    def _gone_now(self, sid: str, ended_by: str = "") -> Change:
-        return Change(session_key(sid), _encode(Gone(sid, self._clock() + REMEMBERED, ended_by)), ttl=REMEMBERED)
+    def _gone_now(self, order: SessionTaken, ended_by: str = "") -> Change:
+        return Change(session_key(order.sid), _encode(Gone(order, self._clock() + REMEMBERED, ended_by)), ttl=REMEMBERED)
 
-    def _order(self, record: SessionRecord, revoked: bool) -> list[Change]:
-        """That it is taken, to the node where it lives."""
+    def _order(self, record: SessionRecord, order: SessionTaken) -> list[Change]:
+        """To the node where it lives."""
         if record.deadline is not None:
             return []
-        order = TakenOrder(record.node, record.sid, revoked)
-        return [Change(order_key(record.node, record.sid), _encode(order), checked=False)]
+        return [Change(order_key(record.node, record.sid), _encode(TakenOrder(record.node, order)), checked=False)]
 
     def _encoded(self, snapshot: SessionSnapshot) -> bytes:
         data = _encode(snapshot)

@@ -6,14 +6,16 @@ behind, and nobody may be told that a position is gone or was never given becaus
 
 import asyncio
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 from ropewalk.adapters.backends.nats import jets, runs
 from ropewalk.adapters.backends.nats.appends import Appends
+from ropewalk.adapters.backends.nats.history import KeptHistory
 from ropewalk.adapters.backends.nats.link import Stored
 from ropewalk.adapters.backends.nats.names import name_of
 from ropewalk.adapters.backends.nats.shard import JetShard
-from ropewalk.core.history import BEFORE_ALL, HistoryTotals, StreamLog
+from ropewalk.core.history import BEFORE_ALL
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary
@@ -21,6 +23,12 @@ from ropewalk.model.messages import Position
 from ropewalk.ports import Clock
 
 READ_AT_ONCE = 256
+READ_BYTES = 1024 * 1024
+"""Runs, and bytes of them, in one answer of JetStream. It has at least one."""
+
+REMEMBERED_ENDS = 4096
+"""Answers of which it is remembered in which run they ended, so that the next one need not begin with the oldest."""
+
 READS = 20
 READ_AGAIN_SECONDS = 0.05
 SUMMARISED_AT_ONCE = 32
@@ -46,6 +54,7 @@ class NatsStreams:
         self._rulebook = rulebook
         self._clock = clock
         self._forget = forget
+        self._ends: dict[tuple[str, str, int], int] = {}
 
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
         last = await self._last(stream)
@@ -55,17 +64,23 @@ class NatsStreams:
             await self._shard_of(stream).probe()
             last = await self._last(stream)
         if last is None:
-            return Replay(stream, "", 0) if position.offset == 0 else Gap(stream, GapReason.EPOCH_CHANGED, "", 1, 0)
+            return Replay(stream, "", 0) if position == BEFORE_ALL else Gap(stream, GapReason.EPOCH_CHANGED, "", 1, 0)
         run = runs.decode(last.data)
         if position == Position(run.epoch, run.tip):
             return Replay(stream, run.epoch, run.tip)
-        return (await self._log(stream, last)).after(position, self._clock())
+        if position.epoch != run.epoch and position != BEFORE_ALL:
+            return _gap(await self._history(stream, last), GapReason.EPOCH_CHANGED)
+        history = await self._history(stream, last, position.offset)
+        if position.offset > run.tip:
+            return Gap(stream, GapReason.AHEAD, run.epoch, history.oldest, run.tip)
+        return _gap(history, GapReason.TRIMMED) if position.offset < history.oldest - 1 else _replay(history)
 
     async def since(self, stream: str, timestamp: float) -> Replay | Gap:
         last = await self._last(stream)
         if last is None:
             return Replay(stream, "", 0)
-        return (await self._log(stream, last)).since(timestamp, self._clock())
+        history = await self._history(stream, last, since=timestamp)
+        return _gap(history, GapReason.TRIMMED) if history.trimmed_at >= timestamp else _replay(history)
 
     async def tip(self, stream: str) -> Position:
         last = await self._last(stream)
@@ -80,7 +95,15 @@ class NatsStreams:
 
     async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
         last = await self._last(stream)
-        return None if last is None else (await self._log(stream, last)).page(after, limit, self._clock())
+        if last is None:
+            return None
+        history = await self._history(stream, last, after, limit=limit)
+        tip, messages = history.tip, tuple(history.messages)
+        oldest = history.oldest
+        if (stream, history.epoch, after) in self._ends:  # nothing older was looked at
+            oldest = (await self._history(stream, last, tip)).oldest
+        more = bool(messages) and messages[-1].offset < tip
+        return HistoryPage(stream, history.epoch, tip, oldest, messages, messages[-1].offset if more else None)
 
     async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
         names = sorted(name for name in await self.names() if name > after)
@@ -91,13 +114,19 @@ class NatsStreams:
         return found[:limit]
 
     async def _summary(self, stream: str) -> StreamSummary | None:
-        log = await self.log(stream)
-        return None if log is None else log.summary(self._clock())
-
-    async def log(self, stream: str, kept: HistoryTotals | None = None) -> StreamLog | None:
-        """The kept history of a stream; None for one that nobody has heard of."""
         last = await self._last(stream)
-        return None if last is None else await self._log(stream, last, kept)
+        if last is None:
+            return None
+        history = await self._history(stream, last, runs.decode(last.data).tip)
+        return StreamSummary(stream, history.epoch, history.tip, history.oldest, history.kept)
+
+    async def kept(self, stream: str) -> tuple[int, int] | None:
+        """How many messages are kept, and their bytes; None for a stream that nobody has heard of."""
+        last = await self._last(stream)
+        if last is None:
+            return None
+        history = await self._read(stream, last, self._history_of(stream, last, since=inf), 1)
+        return history.kept, history.bytes
 
     async def names(self) -> list[str]:
         """Of all streams, those among them that are about to be forgotten too."""
@@ -114,38 +143,39 @@ class NatsStreams:
             return None
         return last
 
-    async def _log(self, stream: str, last: Stored, kept: HistoryTotals | None = None) -> StreamLog:
-        shard = self._shard_of(stream)
+    async def _history(self, stream: str, last: Stored, after: int = 0, since: float = -inf, limit: int = 0) -> KeptHistory:
+        """Read from where the answer before this one ended, if there was one."""
+        epoch = runs.decode(last.data).epoch
+        begin = self._ends.get((stream, epoch, after), 1)
+        return await self._read(stream, last, self._history_of(stream, last, after, since, limit), begin)
+
+    def _history_of(self, stream: str, last: Stored, after: int = 0, since: float = -inf, limit: int = 0) -> KeptHistory:
+        return KeptHistory(runs.decode(last.data), self._rulebook.of(stream), self._clock(), after, since, limit)
+
+    async def _read(self, stream: str, last: Stored, history: KeptHistory, begin: int) -> KeptHistory:
         for _ in range(READS):
-            found = await self._runs(shard, shard.subject(stream))
-            if found and found[-1].seq >= last.seq:
-                return self._log_of(stream, found, kept or HistoryTotals())
+            if await self._read_runs(stream, history, begin) >= last.seq or history.enough:
+                return history
             await asyncio.sleep(READ_AGAIN_SECONDS)
         raise Unavailable("the servers of NATS do not agree on a stream yet")
 
-    async def _runs(self, shard: JetShard, subject: str) -> list[Stored]:
-        found: list[Stored] = []
-        more = True
-        while more:
-            start = found[-1].seq + 1 if found else 1
-            some, more = await shard.link.read(shard.jet, start, subject, READ_AT_ONCE)
-            found += some
-            more = more and bool(some)
-        return found
+    async def _read_runs(self, stream: str, history: KeptHistory, begin: int) -> int:
+        """The sequence number of the last run that was read."""
+        shard = self._shard_of(stream)
+        more, reached = True, begin - 1
+        while more and not history.enough:
+            found, more = await shard.link.read(shard.jet, reached + 1, shard.subject(stream), READ_AT_ONCE, READ_BYTES)
+            for stored in found:
+                if history.add(runs.decode(stored.data)) and history.full:
+                    self._remember_end(history, stored.seq)
+                reached = stored.seq
+            more = more and bool(found)
+        return reached
 
-    def _log_of(self, stream: str, found: Sequence[Stored], kept: HistoryTotals) -> StreamLog:
-        """What joins up to the last run. Something older may be trimmed away while it is being read."""
-        joined: list[runs.Run] = []
-        for stored in reversed(found):
-            run = runs.decode(stored.data)
-            if joined and (run.epoch != joined[-1].epoch or run.tip != joined[-1].first - 1):
-                break
-            joined.append(run)
-        log = StreamLog(stream, joined[0].epoch, self._rulebook.of(stream), kept)
-        for run in reversed(joined):
-            for message in run.messages(kept=True):
-                log.place(message)
-        return log
+    def _remember_end(self, history: KeptHistory, sequence: int) -> None:
+        if len(self._ends) >= REMEMBERED_ENDS:
+            del self._ends[next(iter(self._ends))]
+        self._ends[history.stream, history.epoch, history.messages[-1].offset] = sequence
 
     async def _names(self, shard: JetShard) -> list[str]:
         await shard.verify()
@@ -158,6 +188,18 @@ class NatsStreams:
             if name is not None:
                 found.append(name)
         return found
+
+
+def _replay(history: KeptHistory) -> Replay:
+    messages = tuple(history.messages)
+    more = bool(messages) and messages[-1].offset < history.tip
+    return Replay(history.stream, history.epoch, history.tip, messages, more)
+
+
+def _gap(history: KeptHistory, reason: GapReason) -> Gap:
+    """The gap is before everything that is kept."""
+    rest = _replay(history) if history.messages else None
+    return Gap(history.stream, reason, history.epoch, history.oldest, history.tip, rest=rest)
 
 
 def _is_ahead(position: Position, last: Stored) -> bool:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import sha1
 from secrets import token_hex
 
@@ -79,6 +80,7 @@ class Table:
         self._goal = 0  # how far JetStream had come when it was asked; the last messages up to there may be gone
         self._heard = 0.0
         self._subscription: Subscription | None = None
+        self._inbox = ""  # of the consumer that counts: an earlier one may still deliver
         self._watching: asyncio.Task[None] | None = None
         self._broken = asyncio.Event()
         self._asking: asyncio.Task[int] | None = None
@@ -148,6 +150,7 @@ class Table:
             return asyncio.get_running_loop().time() - self._heard < QUIET_SECONDS
 
     async def _consume(self) -> None:
+        self._inbox = inbox = f"_INBOX.{token_hex(12)}"
         found = await jets.ensure(self._link, self._config)
         self.metadata = found["config"].get("metadata") or {}
         last = found["state"]["last_seq"]
@@ -166,8 +169,7 @@ class Table:
             self.reset()
         self._consumed, self._goal = 0, last
         self._heard = asyncio.get_running_loop().time()
-        inbox = f"_INBOX.{token_hex(12)}"
-        self._subscription = await self._link.subscribe(inbox, self._receive)
+        self._subscription = await self._link.subscribe(inbox, partial(self._receive, inbox))
         consumer = {
             "deliver_subject": inbox,
             "deliver_policy": "by_start_sequence",
@@ -185,7 +187,7 @@ class Table:
         except ApiError as error:
             raise Unavailable(f"JetStream refuses a consumer: {error}") from None
         if not made["num_pending"] and not made["delivered"]["consumer_seq"]:
-            await self._reach(last)
+            await self._reach_goal()
 
     async def _were_replaced(self) -> bool:
         """Whether there are other records at the sequences of the last ones that came: JetStream has lost its newest records,
@@ -201,13 +203,15 @@ class Table:
 
     async def _unsubscribe(self) -> None:
         subscription, self._subscription = self._subscription, None
-        if subscription is not None and self._link.connected:
+        if subscription is not None:
             try:
                 await subscription.unsubscribe()
             except Exception as error:  # the connection went meanwhile, and the subscription with it
                 logger.debug("cannot unsubscribe", extra={"reason": str(error)})
 
-    async def _receive(self, message: Msg) -> None:
+    async def _receive(self, inbox: str, message: Msg) -> None:
+        if inbox != self._inbox:
+            return
         self._heard = asyncio.get_running_loop().time()
         if message.headers and message.headers.get("Status") == "100":
             if int(message.headers.get("Nats-Last-Consumer", self._consumed)) > self._consumed:
@@ -221,7 +225,9 @@ class Table:
         self._consumed += 1
         if int(sequence) > self._seen:
             self._take(message, int(sequence))
-            await self._reach(int(sequence) if pending != "0" else max(int(sequence), self._goal))
+            await self._reach(int(sequence))
+            if pending == "0" and self._seen < self._goal:
+                await self._reach_goal()
 
     def _take(self, message: Msg, sequence: int) -> None:
         key = message.subject.removeprefix(self._prefix)
@@ -243,6 +249,16 @@ class Table:
             sequence, _, key = each.partition(" ")
             if self.revisions.get(key) == int(sequence):
                 del self.revisions[key]
+
+    async def _reach_goal(self) -> None:
+        """The consumer has no more: the rest up to the goal was removed, or the consumer's server lags behind the leader."""
+        try:
+            rest = await self._link.following(self._jet, self._seen + 1, f"{self._prefix}>")
+        except Unavailable:
+            self._broken.set()
+            return
+        if rest is None or rest.seq > self._goal:
+            await self._reach(self._goal)
 
     async def _reach(self, sequence: int) -> None:
         self._seen = max(self._seen, sequence)

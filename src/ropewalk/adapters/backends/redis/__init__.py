@@ -64,9 +64,9 @@ class RedisBackend:
     ) -> None:
         topology = Topology(address)
         prefix = prefix or f"rw{topology.database or ''}:"
-        manner = Manner(prefix, None if clock is None else lambda: round(clock() * 1000), restart_epochs)
-        keeping = Keeping(rulebook, dedup_ttl, dedup_limit, queue_limit)
         self._node = node = node or secrets.token_urlsafe(9)
+        manner = Manner(prefix, node, None if clock is None else lambda: round(clock() * 1000), restart_epochs)
+        keeping = Keeping(rulebook, dedup_ttl, dedup_limit, queue_limit)
         self.store = Store(topology, manner, keeping)
         self.streams = RedisStreams(self.store, keeping)
         self.sessions = self.leases = RedisSessions(self.store, node, clock or time.time, max_session_size)

@@ -147,6 +147,8 @@ class Appender:
 
     async def _register(self, group: list[_Append]) -> None:
         keys, arguments, streams = self._call([append.publications for append in group])
+        lasting = [each.stream for append in group for each in append.publications if not each.transient]
+        noted = self._shard.appends.begin(set(lasting), len(lasting))
         try:
             answer = await self._shard.run(await self._usable_link(), "append", keys, *arguments)
         except Unavailable as error:
@@ -155,6 +157,7 @@ class Appender:
             raise
         self._trouble = ""
         run, generation, counter, epochs, answers = _decode(answer)
+        self._shard.appends.answered(noted, counter)
         self._shard.saw(run, generation, counter)
         epoch_of = dict(zip(streams, epochs, strict=True))
         for append, given in zip(group, answers, strict=True):

@@ -11,6 +11,7 @@ from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, encode
 
 from ropewalk.adapters.backends.redis.entries import decode_packet, registered
+from ropewalk.adapters.backends.redis.sessions import session_taken
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.adapters.backends.redis.store import Store
 from ropewalk.adapters.backends.redis.subscriber import ShardSubscriber
@@ -35,7 +36,7 @@ class _Order(Struct, frozen=True, array_like=True):
 
 class _Taken(Struct, frozen=True, array_like=True):
     sid: str
-    revoked: int
+    reason: int
 
 
 _decode_order = Decoder(_Order).decode
@@ -164,7 +165,7 @@ class RedisFeed:
             self._take(_decode_order(data))
         elif channel == shard.key(f"to:{self._node}"):
             taken = _decode_taken(data)
-            self._spawn(self._do(SessionTaken(taken.sid, bool(taken.revoked))))
+            self._spawn(self._do(session_taken(taken.sid, taken.reason)))
 
     def _take(self, order: _Order) -> None:
         if order.id not in self._orders:

@@ -21,6 +21,9 @@ ABANDONED_AT_ONCE = 10_000
 TIMES = 5
 """Answers by which the store's clock is known."""
 
+WRITTEN, TAKEN, REVOKED, UNKNOWN = -1, 0, 1, 3
+"""What the scripts answer for a session, as in `lua/records.lua` and `lua/sessions.lua`."""
+
 _KEYS = ("x", "s", "ss", "sg", "sr", "so", "su", "sl", "si", "sd", "nn", "nl")
 _PRESENCE_KEYS = ("ph", "pd", "po", "pw")
 
@@ -60,8 +63,8 @@ class RedisSessions:
     async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
         return _snapshot(await self._ask("take", sid, self._node, successor))
 
-    async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
-        return list(_sessions(await self._ask("revoke", ids)))
+    async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
+        return list(_sessions(await self._ask("revoke", ids, int(reconnect))))
 
     async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
         return list(_sessions(await self._ask("expired", limit))) if limit > 0 else []
@@ -79,7 +82,7 @@ class RedisSessions:
             *(shard.ask("leases", lease_keys(shard), "renew", *mine) for shard in others),
         )
         self._learn_time(answers[0][2])
-        taken = tuple(SessionTaken(sid, revoked == "1") for sid, revoked in map(_untold, answers[0][3:]))
+        taken = tuple(map(_untold, answers[0][3:]))
         runs = crc32(b" ".join(answer[1] for answer in answers))
         return Renewal(sum(answer[0] for answer in answers) << 32 | runs, taken)
 
@@ -89,7 +92,8 @@ class RedisSessions:
         snapshots = [_encode(write.snapshot) for write in sessions]
         described = [self._described(*pair) for pair in zip(sessions, snapshots, strict=True)]
         answers = await self._ask("write", self._node, encode(described), *snapshots)
-        return [SessionTaken(write.sid, answer == 2) for write, answer in zip(sessions, answers, strict=True) if answer]
+        pairs = zip(sessions, answers, strict=True)
+        return [session_taken(write.sid, reason) for write, reason in pairs if reason != WRITTEN]
 
     def _learn_time(self, store_time: int) -> None:
         self._ahead.append(store_time - _milliseconds(self._clock()))
@@ -122,6 +126,11 @@ def _sessions(parts: Sequence[bytes]) -> Iterator[tuple[str, SessionSnapshot]]:
         yield sid.decode(), _decode(data)
 
 
-def _untold(order: bytes) -> tuple[str, str]:
-    sid, _, revoked = order.decode().rpartition("\0")
-    return sid, revoked
+def _untold(order: bytes) -> SessionTaken:
+    sid, _, reason = order.decode().rpartition("\0")
+    return session_taken(sid, int(reason))
+
+
+def session_taken(sid: str, reason: int) -> SessionTaken:
+    stored, reason = reason < UNKNOWN, reason % UNKNOWN
+    return SessionTaken(sid, stored=stored) if reason == TAKEN else SessionTaken(sid, True, reason == REVOKED, stored)

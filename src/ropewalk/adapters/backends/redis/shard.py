@@ -13,6 +13,7 @@ from typing import Any
 from redis import exceptions
 
 from ropewalk.adapters.backends.redis.links import RedisLink, RedisLinks, done_nothing
+from ropewalk.adapters.backends.redis.recent_appends import RecentAppends
 from ropewalk.adapters.backends.redis.scripts import Script, script
 from ropewalk.model.errors import Unanswered, Unavailable
 
@@ -21,7 +22,7 @@ logger = logging.getLogger("ropewalk.redis")
 UNCONFIRMED = "RWHELLO"
 
 GRACE_MS = 1000
-"""How long a server that came back waits for what other nodes saw of it."""
+"""How long a server that came back waits for what other nodes saw of it; three times as long if it lost something."""
 
 HELLO_SECONDS = 5.0
 
@@ -30,11 +31,12 @@ SCRIPT_ATTEMPTS = 4
 
 
 class Manner:
-    """How the scripts are called, the same for all shards. `clock`: the time of tests in milliseconds; None leaves time to the
-    server. `sharded`: whether subscribers are reached by SPUBLISH. `restart`: every run of the server is a new generation."""
+    """How `node` calls the scripts, the same for all shards. `clock`: the time of tests in milliseconds; None: the server's.
+    `sharded`: whether subscribers are reached by SPUBLISH. `restart`: every run of the server is a new generation."""
 
-    def __init__(self, prefix: str, clock: Callable[[], int] | None = None, restart: bool = False) -> None:
+    def __init__(self, prefix: str, node: str, clock: Callable[[], int] | None = None, restart: bool = False) -> None:
         self.prefix = prefix
+        self.node = node
         self.clock = clock
         self.restart = restart
         self.sharded = False
@@ -59,6 +61,7 @@ class Shard:
         self._generation = ""
         self._counter = 0
         self._greeting = asyncio.Lock()
+        self.appends = RecentAppends()
 
     def key(self, name: str) -> bytes:
         return self._base + name.encode()
@@ -116,28 +119,39 @@ class Shard:
             except TimeoutError:
                 raise Unavailable("Redis has started anew and is not confirmed yet") from None
 
-    async def _hello(self, link: RedisLink, proof: bool) -> bool:
+    async def _hello(self, link: RedisLink, proof: bool, testimony: bytes = b"") -> bool:
         """Whether the run is confirmed; otherwise some time has passed, and it may be asked again."""
         called, manner = script("hello"), self.manner
         seen = (self._generation, self._counter, self._run)
-        how = (GRACE_MS, int(proof), secrets.token_urlsafe(6), int(manner.restart))
+        how = (GRACE_MS, int(proof), secrets.token_urlsafe(6), int(manner.restart), manner.node, testimony)
         try:
-            answer = await self._call(link, called, [self.key("x")], (*seen, *how))
+            answer = await self._call(link, called, [self.key("x"), self.key("nn"), self.key("w")], (*seen, *how))
         except exceptions.NoScriptError:
             await link.ask("SCRIPT", "LOAD", called.text)
             return False
-        run, generation, counter, wait = answer
+        run, generation, counter, wait, lost = answer
+        if wait < 0:
+            return await self._hello(link, proof, self.appends.testimony(int(counter)))
         if wait:
             await asyncio.sleep(wait / 1000)
             return False
+        if lost:
+            logger.warning(
+                "Redis came back without all it had: some streams begin new epochs",
+                extra={"shard": self._base.decode(), "streams": lost},
+            )
         self._confirm(run.decode(), generation.decode(), int(counter))
         return True
 
     def _confirm(self, run: str, generation: str, counter: int) -> None:
         if self._generation and generation != self._generation:
-            logger.warning("Redis came back without all it had: streams begin new epochs", extra={"shard": self._base.decode()})
+            logger.warning(
+                "Redis came back without all it had: all streams begin new epochs", extra={"shard": self._base.decode()}
+            )
         elif self._run and run != self._run:
-            logger.info("Redis has started anew, with all it had", extra={"shard": self._base.decode()})
+            logger.info("Redis has started anew", extra={"shard": self._base.decode()})
+        if not self._run:
+            self.appends.start(counter)
         self._run, self._generation, self._counter = run, generation, counter
 
 

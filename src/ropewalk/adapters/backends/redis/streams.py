@@ -1,6 +1,7 @@
 """Streams in Redis: appends by group commit, reads by one script each."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from heapq import merge
 from itertools import islice
@@ -13,10 +14,11 @@ from ropewalk.adapters.backends.redis.entries import messages_of
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.adapters.backends.redis.store import Store
 from ropewalk.model.errors import PartitionChanged, Unanswered, Unavailable
-from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary
+from ropewalk.model.history import ANSWER_BYTES, MESSAGE_BYTES, Gap, GapReason, HistoryPage, Replay, StreamSummary
 from ropewalk.model.messages import Position, Publication, Receipt, Registered
 
 BEFORE_ALL = Position("", 0)
+LAST_SECOND = 2.0**43  # in milliseconds it is still exact
 
 
 class _View(Struct, frozen=True):
@@ -35,8 +37,11 @@ class _View(Struct, frozen=True):
         return self.tip + 1 - self.kept
 
     def gap(self, reason: GapReason) -> Gap:
-        rest = Replay(self.stream, self.epoch, self.tip, self.messages) if self.kept else None
-        return Gap(self.stream, reason, self.epoch, self.oldest, self.tip, rest=rest)
+        return Gap(self.stream, reason, self.epoch, self.oldest, self.tip, rest=self.replay() if self.kept else None)
+
+    def replay(self) -> Replay:
+        more = bool(self.messages) and self.messages[-1].offset < self.tip
+        return Replay(self.stream, self.epoch, self.tip, self.messages, more)
 
 
 class RedisStreams:
@@ -97,7 +102,7 @@ class RedisStreams:
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
         view = await self._read(stream, "after", position.epoch, position.offset)
         if view is None:
-            if position.offset == 0:
+            if position == BEFORE_ALL:
                 return Replay(stream, "", 0)
             return Gap(stream, GapReason.EPOCH_CHANGED, "", 1, 0)
         if position.epoch != view.epoch and position != BEFORE_ALL:
@@ -106,16 +111,16 @@ class RedisStreams:
             return Gap(stream, GapReason.AHEAD, view.epoch, view.oldest, view.tip)
         if position.offset < view.oldest - 1:
             return view.gap(GapReason.TRIMMED)
-        return Replay(stream, view.epoch, view.tip, view.messages)
+        return view.replay()
 
     async def since(self, stream: str, timestamp: float) -> Replay | Gap:
-        view = await self._read(stream, "all")
+        milliseconds = _milliseconds(timestamp)
+        view = await self._read(stream, "since", "", milliseconds)
         if view is None:
             return Replay(stream, "", 0)
-        if view.trimmed_at is not None and view.trimmed_at / 1000 >= timestamp:
+        if view.trimmed_at is not None and view.trimmed_at >= milliseconds:
             return view.gap(GapReason.TRIMMED)
-        messages = tuple(message for message in view.messages if message.timestamp >= timestamp)
-        return Replay(stream, view.epoch, view.tip, messages)
+        return view.replay()
 
     async def tip(self, stream: str) -> Position:
         view = await self._read(stream, "meta")
@@ -129,8 +134,7 @@ class RedisStreams:
         view = await self._read(stream, "page", "", after, limit)
         if view is None:
             return None
-        more = bool(view.messages) and view.messages[-1].offset < view.tip
-        next_offset = view.messages[-1].offset if more else None
+        next_offset = view.messages[-1].offset if view.replay().more else None
         return HistoryPage(stream, view.epoch, view.tip, view.oldest, view.messages, next_offset)
 
     async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
@@ -152,13 +156,18 @@ class RedisStreams:
         shard = self._store.shard_of(stream)
         limit, ttl, _ = self._keeping.of(stream)
         keys = [shard.key("x"), shard.key(f"m:{stream}"), shard.key(f"h:{stream}")]
-        answer = await shard.ask("read", keys, encode((limit, ttl, what, epoch, offset, most)))
+        answer = await shard.ask("read", keys, encode((limit, ttl, what, epoch, offset, most, ANSWER_BYTES, MESSAGE_BYTES)))
         if answer is None:
             return None
         found, tip, partition_key, trimmed_at = (part.decode() for part in answer[:4])
         kept = int(answer[4]) if len(answer) > 4 else 0
         messages = messages_of(stream, found, answer[5:])
         return _View(stream, found, int(tip), partition_key, int(trimmed_at) if trimmed_at else None, kept, messages)
+
+
+def _milliseconds(timestamp: float) -> int:
+    """The first whole one that is not before this time."""
+    return math.ceil(round(min(max(timestamp, 0.0), LAST_SECOND) * 1000, 3))
 
 
 async def _names(shard: Shard, after: str, most: int) -> list[str]:

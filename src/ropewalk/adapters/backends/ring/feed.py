@@ -190,7 +190,8 @@ class RingFeed:
         before = await self._router.ask_all("identity", order.identifier)
         ended: int = sum((await self._router.ask_all("disconnect", order, timeout=OBEY_SECONDS)).values())
         reached = self._router.reached()
-        rest = {node: reached[node].call("end_rest", sids) for node, sids in before.items() if node in reached and sids}
+        left_at = {node: sids for node, sids in before.items() if node in reached and sids}
+        rest = {node: reached[node].call("end_rest", sids, order.reconnect) for node, sids in left_at.items()}
         left: int = sum((await gathered(rest)).values())
         return ended + left
 

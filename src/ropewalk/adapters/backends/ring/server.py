@@ -230,8 +230,8 @@ class NodeServer(StoreServer):
         assert self._store is not None
         return self._store.sessions.of_identity(ids)
 
-    async def _end_those(self, sids: list[str]) -> int:
-        return self._end_rest(sids)
+    async def _end_those(self, sids: list[str], reconnect: bool) -> int:
+        return self._end_rest(sids, reconnect)
 
     async def _news(self, sender: str, news: RingNews) -> RingNews:
         return self.hear(sender, news)
@@ -272,8 +272,8 @@ class NodeServer(StoreServer):
             for worker in workers:
                 worker.connection.send(told)
 
-    async def _revoke_own(self, worker: BusWorker, ids: str) -> wire.EndedSessions:
+    async def _revoke_own(self, worker: BusWorker, ids: str, reconnect: bool) -> wire.EndedSessions:
         """Without those that live on other nodes: each is told of the order, and it alone knows what is under way for its
         sessions."""
         assert self._store is not None
-        return self._store.sessions.revoke(ids, without={*self._by_name, self.name} - {worker.name})
+        return self._store.sessions.revoke(ids, reconnect, without={*self._by_name, self.name} - {worker.name})

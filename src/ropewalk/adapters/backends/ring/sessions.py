@@ -96,8 +96,8 @@ class RingSessions:
 
     # --- those that end -----------------------------------------------------------------------------------------------
 
-    async def revoke(self, ids: str) -> _Ended:
-        answers = await self._router.ask_all("revoke_own" if ids in self._ordered else "revoke", ids)
+    async def revoke(self, ids: str, reconnect: bool) -> _Ended:
+        answers = await self._router.ask_all("revoke_own" if ids in self._ordered else "revoke", ids, reconnect)
         return [each for ended in answers.values() for each in ended]
 
     async def expired(self, limit: int) -> _Ended:

@@ -84,8 +84,8 @@ class WorkerSessions:
         snapshot: SessionSnapshot | None = await self._link.call("take", sid, successor)
         return snapshot
 
-    async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
-        revoked: list[tuple[str, SessionSnapshot]] = await self._link.call("revoke", ids)
+    async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
+        revoked: list[tuple[str, SessionSnapshot]] = await self._link.call("revoke", ids, reconnect)
         return revoked
 
     async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:

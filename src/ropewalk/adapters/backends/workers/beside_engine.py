@@ -12,7 +12,7 @@ class SessionsOfWorkers:
     def __init__(self, sessions: SessionStore) -> None:
         self.save, self.peek, self.take = sessions.save, sessions.peek, sessions.take
 
-    async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
+    async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
         """Every worker obeys the same order."""
         return []
 

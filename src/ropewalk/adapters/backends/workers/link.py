@@ -12,9 +12,8 @@ from typing import Any
 from msgspec import Raw
 
 from ropewalk.adapters.backends.workers import wire
-from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, NOTE, PART, BusConnection, frame
+from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, NOTE, BusConnection, frame
 from ropewalk.model.errors import Unanswered, Unavailable
-from ropewalk.model.messages import Registered
 
 logger = logging.getLogger("ropewalk.workers")
 
@@ -31,15 +30,14 @@ MOST_UNSENT = 16 * 1024 * 1024
 
 
 class _Asked:
-    """A call that waits for its answer, with what has come of it in parts."""
+    """A call that waits for its answer."""
 
-    __slots__ = ("answer", "deadline", "method", "parts")
+    __slots__ = ("answer", "deadline", "method")
 
     def __init__(self, method: str, answer: asyncio.Future[Any], deadline: float) -> None:
         self.method = method
         self.answer = answer
         self.deadline = deadline
-        self.parts: list[Registered] = []
 
 
 class StoreLink:
@@ -169,19 +167,10 @@ class StoreLink:
             self._obeying.add(task)
             task.add_done_callback(self._obeying.discard)
         elif (asked := self._asked.pop(number, None)) is not None and not asked.answer.done():
-            if kind == PART:
-                self._take_part(number, asked, body)
-            elif kind == ANSWER:
-                answer = wire.result(name, body)
-                asked.answer.set_result(wire.completed(answer, asked.parts) if asked.parts else answer)
+            if kind == ANSWER:
+                asked.answer.set_result(wire.result(name, body))
             else:
                 asked.answer.set_exception(wire.error_of(name, body))
-
-    def _take_part(self, number: int, asked: _Asked, body: Raw) -> None:
-        """From here on the time for an answer begins anew, and so it is the last again whose time is over."""
-        asked.parts += wire.part(body)
-        asked.deadline = asyncio.get_running_loop().time() + self._answer_seconds
-        self._asked[number] = asked
 
     async def _obey(self, connection: BusConnection, number: int, name: str, body: Raw) -> None:
         try:

@@ -16,8 +16,8 @@ from msgspec import Raw
 
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.held_answers import HeldAnswers
-from ropewalk.adapters.backends.workers.large_answers import LargeAnswers
 from ropewalk.adapters.backends.workers.listeners import Listeners
+from ropewalk.adapters.backends.workers.pending_reads import PendingReads
 from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
 from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, FAILURE, NOTE, BusConnection, frame
 from ropewalk.model import closing as closings
@@ -79,7 +79,7 @@ class BusWorker:
         self.near = True
         self.asked: dict[int, asyncio.Future[int]] = {}
         self.answers: dict[str, Answer] = {}
-        self.large_answers = LargeAnswers(connection)
+        self.reads = PendingReads(connection)
 
 
 class _Command:
@@ -162,11 +162,11 @@ class StoreServer:
     def _caught_up(self, connection: BusConnection) -> None:
         self._held_answers.caught_up()
         if (worker := self._workers.get(connection)) is not None:
-            worker.large_answers.go_on()
+            worker.reads.go_on()
 
     def _lost(self, connection: BusConnection) -> None:
         worker = self._workers.pop(connection)
-        worker.large_answers.stop()
+        worker.reads.stop()
         self._listeners.forget(worker)
         for waiting in list(worker.asked.values()):
             waiting.cancel()
@@ -188,7 +188,16 @@ class StoreServer:
             waiting.set_result(wire.result(name, body) if kind == ANSWER else 0)
 
     def _call(self, worker: BusWorker, number: int, method: str, body: Raw) -> None:
-        work = worker.answers[method](*wire.arguments(method, body))
+        arguments = wire.arguments(method, body)
+        if method in _READS:
+            worker.reads.add(lambda: self._begin(worker, number, method, worker.answers[method](*arguments)))
+        else:
+            self._begin(worker, number, method, worker.answers[method](*arguments))
+
+    def _begin(
+        self, worker: BusWorker, number: int, method: str, work: Coroutine[Any, Any, object]
+    ) -> asyncio.Task[None] | None:
+        """Returns the task of work that is not done at once."""
         if method in self._at_once:
             try:
                 work.send(None)
@@ -196,10 +205,11 @@ class StoreServer:
                 self._conclude(worker, number, method, done.value)
             except Exception as error:
                 worker.connection.send(frame(FAILURE, number, *wire.failure_of(error)))
-            return
+            return None
         task = asyncio.get_running_loop().create_task(self._answer(worker, number, method, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _answer(self, worker: BusWorker, number: int, method: str, work: Awaitable[object]) -> None:
         try:
@@ -210,7 +220,7 @@ class StoreServer:
     def _conclude(self, worker: BusWorker, number: int, method: str, answer: object) -> None:
         if method in _HELD:
             self._held_answers.send(worker.connection, frame(ANSWER, number, method, answer))
-        elif method not in _READS or not worker.large_answers.takes(number, method, answer):
+        else:
             worker.connection.send(frame(ANSWER, number, method, answer))
 
     # --- to the workers -----------------------------------------------------------------------------------------------
@@ -252,25 +262,25 @@ class StoreServer:
         ended = await self._ask_all(list(self._by_name.values()), "obey", order, OBEY_SECONDS)
         if self._commands.get(order.identifier) is carried_out:
             del self._commands[order.identifier]
-        ended += self._end_rest(before)
+        ended += self._end_rest(before, order.reconnect)
         if self._journal is not None:
             detail = wire.text(DisconnectOrdered(order.identifier, order.reconnect))
             await self._journal.write([Row(RowKind.REVOKED, order.identifier, time.time(), detail=detail)])
         return ended
 
-    def _revoke(self, worker: BusWorker, ids: str) -> wire.EndedSessions:
+    def _revoke(self, worker: BusWorker, ids: str, reconnect: bool) -> wire.EndedSessions:
         """While an order is carried out, a worker ends what lives on it: it alone knows what is under way for a session, and
         which ones began after the order."""
         assert self._store is not None
         command = self._commands.get(ids)
         if command is None or worker.name not in command.asked:
-            return self._store.sessions.revoke(ids)
-        return self._store.sessions.revoke(ids, command.at, command.asked - {worker.name})
+            return self._store.sessions.revoke(ids, reconnect)
+        return self._store.sessions.revoke(ids, reconnect, command.at, command.asked - {worker.name})
 
-    def _end_rest(self, sids: list[str]) -> int:
+    def _end_rest(self, sids: list[str], reconnect: bool) -> int:
         """Of sessions that were to be ended: those that no worker has ended."""
         assert self._store is not None
-        rest = self._store.sessions.revoke_each(sids)
+        rest = self._store.sessions.revoke_each(sids, reconnect)
         for sid, snapshot in rest:
             self._store.sessions.end(sid, snapshot)
         if rest and self._journal is not None:
@@ -355,8 +365,8 @@ class StoreServer:
             await self._release(sid)
             return await sessions.take(sid, successor)
 
-        async def revoke(ids: str) -> wire.EndedSessions:
-            return self._revoke(worker, ids)
+        async def revoke(ids: str, reconnect: bool) -> wire.EndedSessions:
+            return self._revoke(worker, ids, reconnect)
 
         async def run(runs: list[wire.CarriedRun]) -> None:
             self.carry_runs(runs)

@@ -84,7 +84,8 @@ class SharedSessions:
         self._deadlines = Expiry()
         self._successors: dict[str, str] = {}  # former sid → sid
         self._gone = Expiry()
-        self._revoked: dict[str, float] = {}  # ids → when
+        self._gone_by: dict[str, SessionTaken] = {}  # what the node of a sid that is gone is told
+        self._revoked: dict[str, tuple[float, bool]] = {}  # ids → when, and whether its clients are to reconnect
         self._revocations = Expiry()
         self._over: deque[tuple[str, bytes]] = deque()
         self._untold: dict[str, dict[str, SessionTaken]] = {}  # node → sid → what it has not heard yet
@@ -105,10 +106,8 @@ class SharedSessions:
     def write(self, node: str, write: SessionWrite) -> SessionTaken | None:
         record = self._records.get(write.sid)
         if record is None:
-            if write.began is None or write.sid in self._gone:
-                return SessionTaken(write.sid)
-            if write.began <= self._revoked.get(write.snapshot.ids, 0.0):
-                return SessionTaken(write.sid, revoked=True)
+            if (refusal := self._refusal(write)) is not None:
+                return refusal
             formers: tuple[str, ...] = ()
         elif write.version <= record.version:
             return None  # a later one was faster
@@ -124,6 +123,15 @@ class SharedSessions:
         elif not ttl:
             self._end(write.sid)
         return None
+
+    def _refusal(self, write: SessionWrite) -> SessionTaken | None:
+        """Why a session that is not there cannot be written."""
+        if write.sid in self._gone:
+            return self._gone_by[write.sid]
+        if write.began is None:
+            return SessionTaken(write.sid, stored=False)
+        revoked_at, reconnect = self._revoked.get(write.snapshot.ids, (0.0, True))
+        return SessionTaken(write.sid, True, reconnect, stored=False) if write.began <= revoked_at else None
 
     def _fitting(self, write: SessionWrite) -> tuple[bytes, float]:
         data, ttl = _encode(write.snapshot), write.ttl
@@ -195,10 +203,9 @@ class SharedSessions:
         if successor in self._gone:  # the same call again, and somebody else took it in between
             return None
         formers = (*record.formers, current)
-        lived_on = record.node if record.deadline is None else ""
-        self._remove(current)
-        if lived_on:
-            self._tell(lived_on, SessionTaken(current))
+        self._remove(current, taken := SessionTaken(current))
+        if record.deadline is None:
+            self._tell(record.node, taken)
         if successor:
             deadline = self._clock() + record.ttl
             self._put(successor, _SessionRecord(record.ids, record.data, node, 0, record.ttl, deadline, formers))
@@ -219,22 +226,25 @@ class SharedSessions:
     def of_identity(self, ids: str) -> list[str]:
         return sorted(self._of_ids.get(ids, ()))
 
-    def revoke(self, ids: str, at: float | None = None, without: Collection[str] = ()) -> list[tuple[str, SessionSnapshot]]:
+    def revoke(
+        self, ids: str, reconnect: bool, at: float | None = None, without: Collection[str] = ()
+    ) -> list[tuple[str, SessionSnapshot]]:
         """`at`: when that was ordered, if not now. `without`: nodes on which live ones are let be."""
         at = self._clock() if at is None else at
-        self._revoked[ids] = max(at, self._revoked.get(ids, 0.0))
+        self._revoked[ids] = max((at, reconnect), self._revoked.get(ids, (0.0, True)))
         self._revocations.set(ids, self._clock() + REMEMBERED)
         return self.revoke_each(
-            sid for sid in self.of_identity(ids) if (of := self._records[sid]).deadline is not None or of.node not in without
+            (sid for sid in self.of_identity(ids) if (of := self._records[sid]).deadline is not None or of.node not in without),
+            reconnect,
         )
 
-    def revoke_each(self, sids: Iterable[str]) -> list[tuple[str, SessionSnapshot]]:
+    def revoke_each(self, sids: Iterable[str], reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
         """Those of them that are still there."""
         found = [(sid, record) for sid in sids if (record := self._records.get(sid)) is not None]
         for sid, record in found:
-            self._remove(sid)
+            self._remove(sid, taken := SessionTaken(sid, True, reconnect))
             if record.deadline is None:
-                self._tell(record.node, SessionTaken(sid, revoked=True))
+                self._tell(record.node, taken)
         return [(sid, _decode(record.data)) for sid, record in found]
 
     def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
@@ -250,7 +260,8 @@ class SharedSessions:
         now = self._clock()
         for sid in self._deadlines.due(now, SWEPT_AT_ONCE):
             self._end(sid)
-        self._gone.due(now, SWEPT_AT_ONCE)
+        for sid in self._gone.due(now, SWEPT_AT_ONCE):
+            del self._gone_by[sid]
         for ids in self._revocations.due(now, SWEPT_AT_ONCE):
             del self._revoked[ids]
 
@@ -265,16 +276,20 @@ class SharedSessions:
             self._drop(session.sid, self._records[session.sid])
             for former in session.formers:
                 del self._successors[former]
-        gone = [SessionGone(sid, until) for sid, until in self._gone.items() if belongs(sid)]
+        gone = [SessionGone(until, self._gone_by[sid]) for sid, until in self._gone.items() if belongs(sid)]
         for each in gone:
-            self._gone.discard(each.sid)
+            self._gone.discard(each.order.sid)
+            del self._gone_by[each.order.sid]
         over = [SessionOver(sid, data) for sid, data in self._over if belongs(sid)]
         self._over = deque((sid, data) for sid, data in self._over if not belongs(sid))
         untold = ((node, order) for node, orders in self._untold.items() for order in orders.values())
         orders = [OrderContent(node, order) for node, order in untold if belongs(order.sid)]
         for content in orders:
             del self._untold[content.node][content.order.sid]
-        revoked = [Revocation(ids, at, self._revocations.deadline(ids) or 0.0) for ids, at in self._revoked.items()]
+        revoked = [
+            Revocation(ids, at, self._revocations.deadline(ids) or 0.0, reconnect)
+            for ids, (at, reconnect) in self._revoked.items()
+        ]
         return [*revoked, *taken, *gone, *over, *orders]
 
     def put_in(self, item: ShardItem) -> None:
@@ -283,14 +298,14 @@ class SharedSessions:
             case SessionContent(sid, ids, data, node, version, ttl, deadline, formers):
                 self._put(sid, _SessionRecord(ids, data, node, version, ttl, deadline, formers))
                 self._successors.update(dict.fromkeys(formers, sid))
-            case SessionGone(sid, until):
-                self._gone.set(sid, until)
+            case SessionGone(until, order):
+                self._forget_later(order, until)
             case SessionOver(sid, data):
                 self._put_over(sid, data)
             case OrderContent(node, order):
                 self._untold.setdefault(node, {})[order.sid] = order
-            case Revocation(ids, at, until):
-                self._revoked[ids] = max(at, self._revoked.get(ids, 0.0))
+            case Revocation(ids, at, until, reconnect):
+                self._revoked[ids] = max((at, reconnect), self._revoked.get(ids, (0.0, True)))
                 self._revocations.set(ids, max(until, self._revocations.deadline(ids) or 0.0))
 
     # --- the maps -----------------------------------------------------------------------------------------------------
@@ -326,12 +341,17 @@ class SharedSessions:
         self._put_over(sid, self._records[sid].data)
         self._remove(sid)
 
-    def _remove(self, sid: str) -> None:
+    def _remove(self, sid: str, order: SessionTaken | None = None) -> None:
+        """`order`: what its node is told, if not that it goes on elsewhere or is over."""
         record = self._records.get(sid)
         if record is not None:
             self._drop(sid, record)
             self._forget_formers(record)
-            self._gone.set(sid, self._clock() + REMEMBERED)
+            self._forget_later(order or SessionTaken(sid), self._clock() + REMEMBERED)
+
+    def _forget_later(self, order: SessionTaken, until: float) -> None:
+        self._gone.set(order.sid, until)
+        self._gone_by[order.sid] = order
 
     def _forget_formers(self, record: _SessionRecord) -> None:
         for former in record.formers:

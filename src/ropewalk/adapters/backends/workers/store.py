@@ -171,8 +171,8 @@ class NodeSessions:
     async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
         return self._sessions.take(self._node, sid, successor)
 
-    async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
-        return self._sessions.revoke(ids)
+    async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
+        return self._sessions.revoke(ids, reconnect)
 
     async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
         return self._sessions.expired(limit)

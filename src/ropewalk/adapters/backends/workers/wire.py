@@ -6,7 +6,6 @@ answered once, unless the connection ends before.
 ```
 worker → store    [CALL, id, method, arguments]     [NOTE, 0, method, arguments]
 store → worker    [ANSWER, id, "", result]          [FAILURE, id, kind, what it says]
-store → worker    [PART, id, "", messages]          before the answer, where that has many: they belong to it
 store → worker    [NOTE, 0, "deliver" | "runs" | "order", …] [CALL, id, "obey" | "release", …], which the worker answers
 ```
 """
@@ -14,7 +13,6 @@ store → worker    [NOTE, 0, "deliver" | "runs" | "order", …] [CALL, id, "obe
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any, cast
 
 import msgspec
@@ -31,7 +29,7 @@ from ropewalk.protocol.broky.forwarding import take_apart
 
 logger = logging.getLogger("ropewalk.workers")
 
-CALL, ANSWER, FAILURE, NOTE, PART = range(5)
+CALL, ANSWER, FAILURE, NOTE = range(4)
 
 LENGTH_BYTES = 4
 MOST_FRAME = 1 << 30
@@ -44,8 +42,7 @@ MUCH_BUFFERED, LITTLE_BUFFERED = 1024 * 1024, 256 * 1024
 
 
 class HistoryPiece(Struct, frozen=True, array_like=True):
-    """A `Replay`, or a `Gap` if it has a reason. What follows a gap is the next piece. `before`: how many of its messages have
-    come in parts."""
+    """A `Replay`, or a `Gap` if it has a reason. What follows a gap is the next piece."""
 
     stream: str
     epoch: str
@@ -53,7 +50,7 @@ class HistoryPiece(Struct, frozen=True, array_like=True):
     messages: tuple[Registered, ...] = ()
     reason: str = ""
     oldest: int = 0
-    before: int = 0
+    more: bool = False
 
 
 class CarriedRun(Struct, frozen=True, array_like=True, gc=False):
@@ -82,7 +79,7 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "save": (tuple[str, SessionSnapshot, float], None),
     "peek": (tuple[str], SessionSnapshot | None),
     "take": (tuple[str, str], SessionSnapshot | None),
-    "revoke": (tuple[str], EndedSessions),
+    "revoke": (tuple[str, bool], EndedSessions),
     "expired": (tuple[int], EndedSessions),
     "abandoned": (tuple[int, bool], EndedSessions),
     "renew": (tuple[float, list[str]], Renewal),
@@ -108,8 +105,8 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "forget": (tuple[list[str]], None),
     "identity": (tuple[str], list[str]),
     "disconnect": (tuple[RemoteDisconnect], int),
-    "revoke_own": (tuple[str], EndedSessions),
-    "end_rest": (tuple[list[str]], int),
+    "revoke_own": (tuple[str, bool], EndedSessions),
+    "end_rest": (tuple[list[str], bool], int),
     "told": (tuple[RingNews], None),
     "obey": (tuple[RemoteDisconnect], int),
     "release": (tuple[SessionWanted], int),
@@ -126,7 +123,6 @@ METHODS: dict[str, tuple[Any, Any]] = {
 _ENVELOPE = msgspec.msgpack.Decoder(tuple[int, int, str, Raw])
 _ARGUMENTS = {name: msgspec.msgpack.Decoder(types[0]) for name, types in METHODS.items()}
 _RESULTS = {name: msgspec.msgpack.Decoder(types[1]) for name, types in METHODS.items()}
-_PART = msgspec.msgpack.Decoder(list[Registered])
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -141,18 +137,6 @@ def arguments(method: str, body: Raw) -> Any:
 
 def result(method: str, body: Raw) -> Any:
     return _RESULTS[method].decode(body)
-
-
-def part(body: Raw) -> list[Registered]:
-    return _PART.decode(body)
-
-
-def completed(answer: HistoryPage | HistoryPieces, parts: Sequence[Registered]) -> HistoryPage | HistoryPieces:
-    """With the messages that came before it."""
-    if isinstance(answer, HistoryPage):
-        return msgspec.structs.replace(answer, messages=tuple(parts))
-    messages = iter(parts)
-    return [msgspec.structs.replace(piece, messages=tuple(islice(messages, piece.before))) for piece in answer]
 
 
 def text(detail: Struct) -> str:
@@ -177,7 +161,7 @@ def pieces(answer: Replay | Gap) -> HistoryPieces:
     return [
         HistoryPiece(each.stream, each.epoch, each.tip, each.messages, each.reason.value, each.oldest)
         if isinstance(each, Gap)
-        else HistoryPiece(each.stream, each.epoch, each.tip, each.messages)
+        else HistoryPiece(each.stream, each.epoch, each.tip, each.messages, more=each.more)
         for each in steps(answer)
     ]
 
@@ -189,7 +173,7 @@ def history(found: Sequence[HistoryPiece]) -> Replay | Gap:
             reason = GapReason(piece.reason)
             answer = Gap(piece.stream, reason, piece.epoch, piece.oldest, piece.tip, piece.messages, answer)
         else:
-            answer = Replay(piece.stream, piece.epoch, piece.tip, piece.messages)
+            answer = Replay(piece.stream, piece.epoch, piece.tip, piece.messages, piece.more)
     assert answer is not None
     return answer
 

@@ -34,7 +34,8 @@ act['renew'] = function()
   if not generation then return UNCONFIRMED end
   local owner, lease = renewed(ARGV[5], tonumber(ARGV[6]))
   for index = 7, #ARGV do
-    redis.call('ZREM', untold, owner .. '\0' .. ARGV[index] .. '\0000', owner .. '\0' .. ARGV[index] .. '\0001')
+    local order = owner .. '\0' .. ARGV[index]
+    redis.call('ZREM', untold, order .. '\0000', order .. '\0001', order .. '\0002')
   end
   local answer = {tonumber(lease), generation .. ' ' .. known_run, now}
   for _, member in ipairs(beginning(untold, owner .. '\0', -1)) do

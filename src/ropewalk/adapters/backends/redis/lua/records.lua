@@ -47,16 +47,33 @@ local function forget_formers(record)
   record.formers = {}
 end
 
-local function remove(sid, record)
+-- Why a session is not its node's any more: it goes on elsewhere or is over, or it was revoked, and its client is to reconnect
+-- or not.
+local TAKEN, REVOKED, BANNED = 0, 1, 2
+
+-- The score of a name and the reason with which it was marked; nil without any. A mark is a member of a sorted set.
+local function mark_of(key, name)
+  local scores = redis.call('ZMSCORE', key, name .. '\0000', name .. '\0001', name .. '\0002')
+  for index = 1, 3 do
+    if scores[index] then return tonumber(scores[index]), index - 1 end
+  end
+end
+
+local function mark(key, name, reason, score)
+  redis.call('ZREM', key, name .. '\0000', name .. '\0001', name .. '\0002')
+  redis.call('ZADD', key, number(score), name .. '\0' .. reason)
+end
+
+local function remove(sid, record, reason)
   unindex(sid, record)
   redis.call('HDEL', sessions, sid)
   forget_formers(record)
-  redis.call('ZADD', gone, number(now + REMEMBERED), sid)
+  mark(gone, sid, reason, now + REMEMBERED)
 end
 
 -- It is over, which is told once to whoever asks.
 local function finish(sid, record)
   if not record then return redis.call('ZREM', session_deadlines, sid) end
-  remove(sid, record)
+  remove(sid, record, TAKEN)
   redis.call('RPUSH', over, cmsgpack.pack(sid, record.snapshot))
 end

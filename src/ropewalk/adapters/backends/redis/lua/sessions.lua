@@ -1,8 +1,8 @@
 -- Sessions that nodes share. ARGV[4] says what to do.
 
-local function tell(owner, sid, was_revoked)
-  redis.call('ZADD', untold, 0, owner .. '\0' .. sid .. '\0' .. was_revoked)
-  redis.call(publish, string.sub(shard, 1, -2) .. 'to:' .. node_of(owner), cmsgpack.pack({sid, was_revoked}))
+local function tell(owner, sid, reason)
+  redis.call('ZADD', untold, 0, owner .. '\0' .. sid .. '\0' .. reason)
+  redis.call(publish, string.sub(shard, 1, -2) .. 'to:' .. node_of(owner), cmsgpack.pack({sid, reason}))
 end
 
 local function takeable(record)
@@ -10,19 +10,22 @@ local function takeable(record)
   return now < record.deadline
 end
 
-local function is_gone(sid)
-  return redis.call('ZSCORE', gone, sid)
-end
+-- Answers of write, besides the reasons why a session is not its node's any more. UNKNOWN is added to those of a session that
+-- the store does not know, or had not heard of when its identity was revoked.
+local WRITTEN, UNKNOWN = -1, 3
 
--- 0: written; 1: it is not the node's any more; 2: and it was revoked. began: negative where the store should know it.
+-- began: negative where the store should know it.
 local function write(node, sid, identity, version, ttl, live, began, snapshot)
   local record = load(sid)
   if not record then
-    if began < 0 or is_gone(sid) then return 1 end
-    if began <= tonumber(redis.call('ZSCORE', revoked, identity) or 0) then return 2 end
+    local _, reason = mark_of(gone, sid)
+    if reason then return reason end
+    if began < 0 then return UNKNOWN + TAKEN end
+    local revoked_at, how = mark_of(revoked, identity)
+    if revoked_at and began <= revoked_at then return UNKNOWN + how end
     record = {version = 0, formers = {}}
   elseif version <= record.version then
-    return 0 -- a later one was faster
+    return WRITTEN -- a later one was faster
   else
     unindex(sid, record)
   end
@@ -31,7 +34,7 @@ local function write(node, sid, identity, version, ttl, live, began, snapshot)
   if live == 1 then forget_formers(record) end
   store(sid, record)
   if live == 0 and ttl == 0 then finish(sid, record) end
-  return 0
+  return WRITTEN
 end
 
 local act = {}
@@ -52,7 +55,7 @@ act['time'] = function() return now end
 act['save'] = function()
   local sid, ttl = ARGV[5], tonumber(ARGV[7])
   local before = load(sid)
-  if before then remove(sid, before) end
+  if before then remove(sid, before, TAKEN) end
   store(sid, {
     snapshot = ARGV[8], identity = redis.sha1hex(ARGV[6]), owner = '', version = 0, ttl = ttl, deadline = now + ttl, formers = {},
   })
@@ -72,13 +75,13 @@ act['take'] = function()
   local record = load(current)
   if not record or not takeable(record) then return false end
   if current == successor then return record.snapshot end -- the same call again
-  if is_gone(successor) then return false end -- the same call again, and somebody else took it in between
+  if mark_of(gone, successor) then return false end -- the same call again, and somebody else took it in between
   local formers = record.formers
   formers[#formers + 1] = current
   if #formers > MOST_FORMERS then redis.call('HDEL', successors, table.remove(formers, 1)) end
   local lived_on = record.deadline < 0 and record.owner
-  remove(current, record)
-  if lived_on then tell(lived_on, current, 0) end
+  remove(current, record, TAKEN)
+  if lived_on then tell(lived_on, current, TAKEN) end
   if successor ~= '' then
     record.owner, record.version = owner_of(node, lease_numbers, leases), 0
     record.deadline, record.formers = now + record.ttl, formers
@@ -90,16 +93,16 @@ act['take'] = function()
   return record.snapshot
 end
 
--- ids
+-- ids, whether their clients are to reconnect
 act['revoke'] = function()
-  local identity, found = redis.sha1hex(ARGV[5]), {}
-  redis.call('ZADD', revoked, number(now), identity)
+  local identity, reason, found = redis.sha1hex(ARGV[5]), ARGV[6] == '1' and REVOKED or BANNED, {}
+  mark(revoked, identity, reason, now)
   for _, member in ipairs(beginning(identities, identity, -1)) do
     local sid = string.sub(member, #identity + 1)
     local record = load(sid)
     if record then
-      remove(sid, record)
-      if record.deadline < 0 then tell(record.owner, sid, 1) end
+      remove(sid, record, reason)
+      if record.deadline < 0 then tell(record.owner, sid, reason) end
       found[#found + 1] = sid
       found[#found + 1] = record.snapshot
     end
