@@ -13,12 +13,13 @@ from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.broky_clients import BrokyClients
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
-from ropewalk.adapters.endpoints.http_messages import Request, Response, encode_fields
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, encode_fields
 from ropewalk.adapters.endpoints.operations import OperationsEndpoint
 from ropewalk.adapters.endpoints.publish import PublishEndpoint
 from ropewalk.adapters.endpoints.rest import RestEndpoint
 from ropewalk.adapters.endpoints.ring import RingEndpoint
-from ropewalk.adapters.endpoints.routes import ANY, Answer, Route
+from ropewalk.adapters.endpoints.routes import ANY, HttpAnswer, HttpRoute
 from ropewalk.adapters.endpoints.shared_port import SharedPort
 from ropewalk.adapters.endpoints.sse import SseEndpoint
 from ropewalk.adapters.endpoints.store_proxy import StoreProxy
@@ -45,7 +46,7 @@ from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.signatures import unverified_name
 from ropewalk.core.stats import Stats
-from ropewalk.dashboard.demo import DemoPage, Page
+from ropewalk.dashboard.demo import DemoPage, StaticPage
 from ropewalk.engine.inspection import NodeInspector
 from ropewalk.engine.node import Node
 from ropewalk.engine.recorder import Recorder
@@ -284,7 +285,7 @@ def publish_endpoints(settings: Settings, parts: Parts) -> dict[str, PublishEndp
     return {path: PublishEndpoint(broker, guard, bounds, parts.stats, instant=broker.instant) for path, guard in guards.items()}
 
 
-def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort, inspector: Inspector) -> list[Route]:
+def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort, inspector: Inspector) -> list[HttpRoute]:
     """The HTTP endpoints that are served under these settings. `inspector` tells of the whole node."""
     node, api = parts.node, settings.api.api_path.rstrip("/")
     metrics = MetricsPage(inspector, __version__)
@@ -302,7 +303,7 @@ def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort, inspe
     if settings.sse.sse:
         origins, most = _origins(settings, parts.stats), settings.limits.max_subscriptions
         sse = SseEndpoint(node.open, origins, most, parts.stats.refusals, settings.auth.jwt_param)
-        routes.append(Route(ANY, settings.sse.sse_path, shared_port.admission.event_stream(sse.handle)))
+        routes.append(HttpRoute(ANY, settings.sse.sse_path, shared_port.admission.event_stream(sse.handle)))
     if parts.transactions is not None and guards.journal is not None:
         routes += journal_routes(settings, parts.journal, parts.transactions, guards.journal)
     if parts.store_proxy is not None and parts.journal_elsewhere and guards.journal is not None:
@@ -312,16 +313,16 @@ def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort, inspe
         routes += [
             _fixed(path, page) for path, page in DemoPage(settings.server.path[0], f"{api}/publish", root).pages().items()
         ]
-    return [*routes, *(Route("GET", path, shared_port.upgrade) for path in settings.server.path)]
+    return [*routes, *(HttpRoute("GET", path, shared_port.upgrade) for path in settings.server.path)]
 
 
-def _fixed(path: str, page: Page) -> Route:
+def _fixed(path: str, page: StaticPage) -> HttpRoute:
     fields = encode_fields(page.headers)
 
-    async def answer(request: Request) -> Answer:
-        return Response(page.status, page.body, fields)
+    async def answer(request: HttpRequest) -> HttpAnswer:
+        return HttpResponse(page.status, page.body, fields)
 
-    return Route("GET", path, answer)
+    return HttpRoute("GET", path, answer)
 
 
 # --- the application behind the server: Python channels, RPC over gRPC or HTTP, or none ------------------------------

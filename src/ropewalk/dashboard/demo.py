@@ -27,7 +27,7 @@ PAGE = "demo.html"
 ASSETS = ("demo.css", "demo.js", "cable.js", "messages.js", "publisher.js", "report.js", "icon.svg")
 
 
-class Page(Struct, frozen=True):
+class StaticPage(Struct, frozen=True):
     """A response that is always the same."""
 
     status: int
@@ -50,11 +50,11 @@ class DemoPage:
         self._page = _filled(_read(PAGE), places)
         self._assets = {name: _read(name) for name in ASSETS}
 
-    def pages(self) -> dict[str, Page]:
+    def pages(self) -> dict[str, StaticPage]:
         """By path."""
         demo = _page(PAGE, self._page)
         pages = {"/demo": demo, "/demo/": demo, **{f"/demo/{name}": _page(name, body) for name, body in self._assets.items()}}
-        return {"/": Page(302, b"", {"Location": "/demo", **SECURITY_HEADERS}), **pages} if self._root else pages
+        return {"/": StaticPage(302, b"", {"Location": "/demo", **SECURITY_HEADERS}), **pages} if self._root else pages
 
 
 def _read(name: str) -> bytes:
@@ -68,6 +68,6 @@ def _filled(template: bytes, places: dict[str, str]) -> bytes:
     return text.encode()
 
 
-def _page(name: str, body: bytes) -> Page:
+def _page(name: str, body: bytes) -> StaticPage:
     content_type = CONTENT_TYPES[name.rpartition(".")[2]]
-    return Page(200, body, {"Content-Type": f"{content_type}; charset=utf-8", **SECURITY_HEADERS})
+    return StaticPage(200, body, {"Content-Type": f"{content_type}; charset=utf-8", **SECURITY_HEADERS})

@@ -147,7 +147,7 @@ class RequestedHistory:
         self._gaps: list[Gap] = []
         self._unreported: list[Gap] = []
         # Clients of the reference take a rejection as "nothing came", and a page that reloads then would do so for ever:
-        # a request by time always finds its history trimmed again. So they are told with the confirmation, unless the rules of a
+        # a request by time always finds its history trimmed again. So they are told with the confirmation, unless a rule of a
         # stream reject such requests.
         self._confirms = not link.codec.tells_positions
 

@@ -4,21 +4,21 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from aiohttp import ClientResponse, ClientSession
+from aiohttp import ClientSession
 
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
-from ropewalk.adapters.endpoints.routes import Route
+from ropewalk.adapters.endpoints.routes import HttpRoute
 from ropewalk.adapters.endpoints.shared_port import SharedPort
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.protocol.proxies import TrustedProxies
 
 
 def shared_port(
-    routes: Sequence[Route] = (), refusals: Counter[str] | None = None, limits: ConnectionLimits | None = None
+    routes: Sequence[HttpRoute] = (), refusals: Counter[str] | None = None, limits: ConnectionLimits | None = None
 ) -> SharedPort:
     """A port with these routes and no WebSocket."""
     proxies = TrustedProxies()
@@ -36,9 +36,6 @@ class Client:
         self.host = host
         self.port = port
 
-    def request(self, method: str, path: str, **options: Any) -> AbstractAsyncContextManager[ClientResponse]:
-        return self.session.request(method, path, **options)
-
     def __getattr__(self, method: str) -> Any:
         return getattr(self.session, method)
 
@@ -53,7 +50,7 @@ class _Failures(logging.Handler):
 
 
 @asynccontextmanager
-async def serving(routes: Sequence[Route]) -> AsyncIterator[Client]:
+async def serving(routes: Sequence[HttpRoute]) -> AsyncIterator[Client]:
     port, failures = shared_port(routes), _Failures()
     logging.getLogger("ropewalk").addHandler(failures)
     listener = await asyncio.get_running_loop().create_server(port.detector, "127.0.0.1", 0)
@@ -69,7 +66,7 @@ async def serving(routes: Sequence[Route]) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def serving_on_unix_socket(path: Path, routes: Sequence[Route]) -> AsyncIterator[None]:
+async def serving_on_unix_socket(path: Path, routes: Sequence[HttpRoute]) -> AsyncIterator[None]:
     port = shared_port(routes)
     listener = await asyncio.get_running_loop().create_unix_server(port.detector, path)
     try:

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from ropewalk.dashboard.demo import DemoPage, Page
+from ropewalk.dashboard.demo import DemoPage, StaticPage
 
 CONTENT_TYPES = {
     "/demo": "text/html; charset=utf-8",
@@ -21,15 +21,15 @@ CONTENT_TYPES = {
 
 
 @pytest.fixture
-def pages() -> dict[str, Page]:
+def pages() -> dict[str, StaticPage]:
     return DemoPage().pages()
 
 
-def text(pages: dict[str, Page], path: str = "/demo") -> str:
+def text(pages: dict[str, StaticPage], path: str = "/demo") -> str:
     return pages[path].body.decode()
 
 
-def test_every_file_has_its_content_type_and_security_headers(pages: dict[str, Page], subtests: pytest.Subtests) -> None:
+def test_every_file_has_its_content_type_and_security_headers(pages: dict[str, StaticPage], subtests: pytest.Subtests) -> None:
     for path in CONTENT_TYPES:
         with subtests.test(path=path):
             page = pages[path]
@@ -42,20 +42,20 @@ def test_every_file_has_its_content_type_and_security_headers(pages: dict[str, P
             assert "frame-ancestors 'none'" in policy
 
 
-def test_every_file_in_the_folder_is_served(pages: dict[str, Page]) -> None:
+def test_every_file_in_the_folder_is_served(pages: dict[str, StaticPage]) -> None:
     names = {file.name for file in files("ropewalk.dashboard").joinpath("static").iterdir()} - {"demo.html"}
     assert names
     assert {f"/demo/{name}" for name in names} <= set(pages)
 
 
-def test_all_links_of_the_page_and_its_scripts_are_served(pages: dict[str, Page]) -> None:
+def test_all_links_of_the_page_and_its_scripts_are_served(pages: dict[str, StaticPage]) -> None:
     modules = re.findall(r'from "\./([^"]+)"', text(pages, "/demo/demo.js"))
     wanted = {*re.findall(r'(?:src|href)="(/[^"]+)"', text(pages)), *(f"/demo/{name}" for name in modules)}
     assert len(wanted) > 5
     assert wanted <= set(pages)
 
 
-def test_page_has_no_inline_script_inline_style_or_external_address(pages: dict[str, Page]) -> None:
+def test_page_has_no_inline_script_inline_style_or_external_address(pages: dict[str, StaticPage]) -> None:
     page = text(pages)
     assert not re.search(r"<script(?![^>]*\bsrc=)", page)
     assert not re.search(r"<style|\sstyle=|\son\w+=", page)
@@ -68,13 +68,13 @@ def test_page_has_the_configured_paths_escaped() -> None:
     assert 'data-publish="/v1/publish"' in page
 
 
-def test_page_has_the_default_paths(pages: dict[str, Page]) -> None:
+def test_page_has_the_default_paths(pages: dict[str, StaticPage]) -> None:
     page = text(pages)
     assert 'data-cable="/cable"' in page
     assert 'data-publish="/api/publish"' in page
     assert "{{" not in page
 
 
-def test_root_redirects_to_the_page_unless_disabled(pages: dict[str, Page]) -> None:
+def test_root_redirects_to_the_page_unless_disabled(pages: dict[str, StaticPage]) -> None:
     assert (pages["/"].status, pages["/"].headers["Location"]) == (302, "/demo")
     assert "/" not in DemoPage(root=False).pages()

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ropewalk.adapters.endpoints.http_messages import Request, refusal
-from ropewalk.adapters.endpoints.routes import Answer, Handler
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import refusal
+from ropewalk.adapters.endpoints.routes import HttpAnswer, HttpHandler
 from ropewalk.model.refusals import Refusal
 
 logger = logging.getLogger("ropewalk.server")
@@ -144,10 +145,10 @@ class ConnectionAdmission:
         crowded = self.http_connections() >= self._most_http or self._is_full(self.clients())
         return CROWDED_IDLE_TIMEOUT if crowded else self._limits.idle_timeout
 
-    def event_stream(self, answer: Handler) -> Handler:
+    def event_stream(self, answer: HttpHandler) -> HttpHandler:
         """A handler whose requests are clients and stay as long as they like."""
 
-        async def handle(request: Request) -> Answer:
+        async def handle(request: HttpRequest) -> HttpAnswer:
             if not self.client_may_enter():
                 # Kept open, it would take the place of another connection.
                 return refusal(503, "too many connections", {"Retry-After": "5"}, close=True)

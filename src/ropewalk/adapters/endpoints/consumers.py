@@ -4,8 +4,9 @@ Invariant: a mark lies within what the journal has given out; anything else is r
 """
 
 from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded
-from ropewalk.adapters.endpoints.http_messages import Request, Response, json_answer, refusal
-from ropewalk.adapters.endpoints.routes import Route
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, json_answer, refusal
+from ropewalk.adapters.endpoints.routes import HttpRoute
 from ropewalk.core.consumers import can_have_given, lag
 from ropewalk.core.transactions import checked_name
 from ropewalk.model.errors import BadRequest
@@ -22,34 +23,34 @@ class ConsumersEndpoint:
         self._journal = journal
         self._guard = guard
 
-    def routes(self, path: str) -> list[Route]:
+    def routes(self, path: str) -> list[HttpRoute]:
         one = f"{path}/consumers/{{name}}"
         return [
-            Route("GET", f"{path}/consumers", guarded(self._guard, self._list)),
-            Route("POST", one, guarded(self._guard, self._pin)),
-            Route("PUT", one, guarded(self._guard, self._move)),
-            Route("DELETE", one, guarded(self._guard, self._forget)),
+            HttpRoute("GET", f"{path}/consumers", guarded(self._guard, self._list)),
+            HttpRoute("POST", one, guarded(self._guard, self._pin)),
+            HttpRoute("PUT", one, guarded(self._guard, self._move)),
+            HttpRoute("DELETE", one, guarded(self._guard, self._forget)),
         ]
 
-    async def _list(self, request: Request) -> Response:
+    async def _list(self, request: HttpRequest) -> HttpResponse:
         spans = self._journal.spans()
         return json_answer(200, {"consumers": [_shown(consumer, spans) for consumer in self._store.consumers()]})
 
-    async def _pin(self, request: Request) -> Response:
+    async def _pin(self, request: HttpRequest) -> HttpResponse:
         consumer = await self._store.pin(_name(request), await self._marks(request))
         return json_answer(200, _offset(consumer))
 
-    async def _move(self, request: Request) -> Response:
+    async def _move(self, request: HttpRequest) -> HttpResponse:
         consumer = await self._store.move(_name(request), await self._marks(request))
         return json_answer(200, _offset(consumer))
 
-    async def _forget(self, request: Request) -> Response:
+    async def _forget(self, request: HttpRequest) -> HttpResponse:
         name = _name(request)
         if not await self._store.forget(name):
             return refusal(404, f"there is no consumer {name}")
         return json_answer(200, {})
 
-    async def _marks(self, request: Request) -> Marks:
+    async def _marks(self, request: HttpRequest) -> Marks:
         marks = decoded(await body_of(request, MAX_OFFSET), dict[int, ShardMark], "the offset")
         if not marks:
             raise BadRequest("an offset has a mark for one shard at the least")
@@ -68,7 +69,7 @@ def _check(marks: Marks, spans: list[ShardSpan]) -> None:
             raise BadRequest(f"position {mark.position} of shard {shard} is not of the epoch {mark.epoch!r}")
 
 
-def _name(request: Request) -> str:
+def _name(request: HttpRequest) -> str:
     return checked_name(request.params["name"], "consumer")
 
 

@@ -7,16 +7,16 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import NamedTuple, cast
 
 from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
 from ropewalk.adapters.endpoints.http_guard import KEYED
-from ropewalk.adapters.endpoints.http_messages import Headers, Request, Response, encode_response, refusal
 from ropewalk.adapters.endpoints.http_parser import RequestParser
-from ropewalk.adapters.endpoints.routes import Answer, QuickHandler, Router, completed
+from ropewalk.adapters.endpoints.http_requests import HttpRequest, RequestHeaders
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, encode_response, refusal
+from ropewalk.adapters.endpoints.routes import HttpAnswer, HttpRouter, QuickHandler, completed
 from ropewalk.adapters.endpoints.turns import LoopTurns
-from ropewalk.adapters.endpoints.unsent import unsent_bytes
+from ropewalk.adapters.endpoints.unsent import WriteWatch
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.refusals import Refusal
 from ropewalk.protocol.proxies import FORWARDING_HEADERS, Peer, TrustedProxies, joined_headers
@@ -51,7 +51,7 @@ MAX_LINGER_BYTES = 32 << 20
 class HttpContext(NamedTuple):
     """What the HTTP connections of a port share. `write_timeout`: seconds that a peer may take nothing of what waits for it."""
 
-    router: Router
+    router: HttpRouter
     connections: "set[HttpConnection]"
     head_timeouts: HeadTimeouts
     turns: LoopTurns
@@ -70,7 +70,6 @@ class HttpConnection(asyncio.Protocol):
         "_body_timer",
         "_context",
         "_current",
-        "_drained",
         "_head_bytes",
         "_idle_at",
         "_idle_timeout",
@@ -84,13 +83,12 @@ class HttpConnection(asyncio.Protocol):
         "_peer",
         "_peer_ended",
         "_quick",
-        "_stall_timer",
         "_stopping",
         "_streaming",
         "_task",
         "_unparsed",
-        "_unsent",
         "_wire_bytes",
+        "_writing",
         "transport",
         "when_lost",
     )
@@ -108,7 +106,7 @@ class HttpConnection(asyncio.Protocol):
         self._in_turn = False  # waits for its turn to parse
         self._head_bytes = 0
         self._wire_bytes = 0  # of the body that is arriving, with its framing
-        self._current: Request | None = None
+        self._current: HttpRequest | None = None
         self._quick: QuickHandler | None = None  # of the current request, while its body is incomplete
         self._task: asyncio.Task[None] | None = None
         self._streaming = False
@@ -117,9 +115,7 @@ class HttpConnection(asyncio.Protocol):
         self._body_timer: asyncio.TimerHandle | None = None  # of a quick or lingering request
         self._idle_at = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._drained: asyncio.Future[None] | None = None  # while the peer takes less than is written
-        self._stall_timer: asyncio.TimerHandle | None = None
-        self._unsent = 0
+        self._writing: WriteWatch | None = None  # while the peer takes less than is written
         self._peer_ended = False
         self._stopping = False
 
@@ -157,11 +153,11 @@ class HttpConnection(asyncio.Protocol):
         return not secure and not self._streaming and not self._is_finished()
 
     def pause_writing(self) -> None:
-        self._drained = self._loop.create_future()
-        self._watch_progress()
+        if self.transport is not None:
+            self._writing = WriteWatch(self.transport, self._context.write_timeout, self._abort)
 
     def resume_writing(self) -> None:
-        self._end_stall()
+        self._end_watch()
         self._go_on()
 
     # --- parsing ------------------------------------------------------------------------------------------------------
@@ -258,15 +254,15 @@ class HttpConnection(asyncio.Protocol):
 
     def _answer(self) -> None:
         queue = self._parser.queue
-        while queue and self._current is None and self._drained is None and self.transport is not None:
+        while queue and self._current is None and self._writing is None and self.transport is not None:
             match queue.popleft():
-                case Response() as refused:
+                case HttpResponse() as refused:
                     self.transport.write(encode_response(None, refused))
                     self.transport.close()
                 case request:
                     self._begin(request)
 
-    def _begin(self, request: Request) -> None:
+    def _begin(self, request: HttpRequest) -> None:
         self._current = request
         if self._logs:
             request.begun = self._loop.time()
@@ -278,7 +274,7 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._hold(quick, request)
 
-    def _hold(self, quick: QuickHandler, request: Request) -> None:
+    def _hold(self, quick: QuickHandler, request: HttpRequest) -> None:
         """Wait for the rest of a small body without a task."""
         try:
             KEYED.take(request.length or 0)
@@ -288,16 +284,16 @@ class HttpConnection(asyncio.Protocol):
         self._quick = quick
         self._body_timer = self._loop.call_later(HOLD_SECONDS, self._end_hold, request)
 
-    def _end_hold(self, request: Request) -> None:
+    def _end_hold(self, request: HttpRequest) -> None:
         self._release_hold(request)
         self._start(request)
 
-    def _release_hold(self, request: Request) -> None:
+    def _release_hold(self, request: HttpRequest) -> None:
         self._quick = None
         KEYED.give_back(request.length or 0)
         self._end_body_timer()
 
-    def _body_came(self, request: Request) -> None:
+    def _body_came(self, request: HttpRequest) -> None:
         """The body of the current request is complete."""
         if self._quick is not None:
             quick = self._quick
@@ -306,7 +302,7 @@ class HttpConnection(asyncio.Protocol):
         elif self._lingering:
             self._finish(request)
 
-    def _answer_quickly(self, quick: QuickHandler, request: Request) -> None:
+    def _answer_quickly(self, quick: QuickHandler, request: HttpRequest) -> None:
         answer = quick.answer(request)
         if answer is None:
             self._start(request)
@@ -315,10 +311,10 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._task = self._loop.create_task(self._run(request, answer))
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: HttpRequest) -> None:
         self._task = self._loop.create_task(self._run(request, self._context.router.handler(request)(request)))
 
-    async def _run(self, request: Request, handling: Awaitable[Answer]) -> None:
+    async def _run(self, request: HttpRequest, handling: Awaitable[HttpAnswer]) -> None:
         try:
             answer = await handling
         except Exception as error:
@@ -327,7 +323,7 @@ class HttpConnection(asyncio.Protocol):
         self._streaming = False
         if self.transport is None:
             return
-        if isinstance(answer, Response):
+        if isinstance(answer, HttpResponse):
             self._respond(request, answer)
         elif answer.ended:
             self._responded(request, answer.status, answer.close)
@@ -335,23 +331,23 @@ class HttpConnection(asyncio.Protocol):
             self.transport.close()
         self._go_on()
 
-    def _failed(self, request: Request, error: Exception) -> Response:
+    def _failed(self, request: HttpRequest, error: Exception) -> HttpResponse:
         if self.transport is not None or not isinstance(error, ConnectionError):
             logger.error("request failed", exc_info=error, extra={"method": request.method, "path": request.path})
         return refusal(500, "the server failed", close=True)
 
-    def _respond(self, request: Request, response: Response) -> None:
+    def _respond(self, request: HttpRequest, response: HttpResponse) -> None:
         assert self.transport is not None
         close = response.close or not request.keep_alive or self._stopping or self._is_body_unusable(request)
         self.transport.write(encode_response(request, response, close))
         self._responded(request, response.status, close)
 
     @staticmethod
-    def _is_body_unusable(request: Request) -> bool:
+    def _is_body_unusable(request: HttpRequest) -> bool:
         """The body was malformed, or its sender waits for a `100 Continue` that never came."""
         return request.body.failed or (request.continue_expected and not request.body.received)
 
-    def _responded(self, request: Request, status: int, close: bool) -> None:
+    def _responded(self, request: HttpRequest, status: int, close: bool) -> None:
         if request.begun:
             self._log(request, status)
         request.keep_alive = not close
@@ -363,7 +359,7 @@ class HttpConnection(asyncio.Protocol):
             request.body.discard()
             self._body_timer = self._loop.call_later(LINGER_SECONDS, self._finish, request)
 
-    def _finish(self, request: Request) -> None:
+    def _finish(self, request: HttpRequest) -> None:
         """A request is answered, and its body is behind it."""
         assert self.transport is not None
         self._end_body_timer()
@@ -378,7 +374,7 @@ class HttpConnection(asyncio.Protocol):
             if self._idle_timer is None:
                 self._idle_timer = self._loop.call_at(self._idle_at, self._check_idle)
 
-    def _log(self, request: Request, status: int) -> None:
+    def _log(self, request: HttpRequest, status: int) -> None:
         seconds = round(self._loop.time() - request.begun, 6)
         remote = self.client(request.headers)[0]
         # Without the query, because it may contain tokens.
@@ -387,7 +383,7 @@ class HttpConnection(asyncio.Protocol):
 
     # --- called by handlers -------------------------------------------------------------------------------------------
 
-    def client(self, headers: Headers) -> tuple[str, str]:
+    def client(self, headers: RequestHeaders) -> tuple[str, str]:
         secure = self.transport is not None and self.transport.get_extra_info("sslcontext") is not None
         forwarded = joined_headers(headers.getall, FORWARDING_HEADERS) if self._context.proxies else {}
         return self._context.proxies.client(self._peer, "https" if secure else "http", forwarded)
@@ -410,8 +406,8 @@ class HttpConnection(asyncio.Protocol):
         self._streaming = True
 
     async def drain(self) -> None:
-        if self._drained is not None:
-            await asyncio.shield(self._drained)
+        if self._writing is not None:
+            await self._writing.drained()
         if self.transport is None:
             raise ConnectionResetError("the connection was lost")
 
@@ -438,10 +434,10 @@ class HttpConnection(asyncio.Protocol):
         self._context.head_timeouts.end(self)
         if self._quick is not None and self._current is not None:
             self._release_hold(self._current)
-        for timer in (self._body_timer, self._idle_timer, self._stall_timer):
+        for timer in (self._body_timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
-        self._end_stall()
+        self._end_watch()
         self._unparsed = b""
         self._current = None
         self._parser.close()
@@ -451,6 +447,11 @@ class HttpConnection(asyncio.Protocol):
         logger.debug("connection closed", extra={"reason": why.value})
         if self.transport is not None:
             self.transport.abort()
+
+    def _end_watch(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.end()
 
     def _is_finished(self) -> bool:
         """Everything that has come is answered."""
@@ -474,36 +475,3 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._context.refusals[Refusal.IDLE] += 1
             self.transport.close()
-
-    def _watch_progress(self) -> None:
-        if self.transport is not None:
-            self._unsent = unsent_bytes(self.transport)
-            self._stall_timer = self._loop.call_later(self._context.write_timeout, self._check_progress)
-
-    def _check_progress(self) -> None:
-        self._stall_timer = None
-        if self.transport is None:
-            return
-        if unsent_bytes(self.transport) < self._unsent:
-            self._watch_progress()
-        else:
-            self._abort(Refusal.WRITE_TIMEOUT)
-
-    def _end_stall(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
-        drained, self._drained = self._drained, None
-        if drained is not None and not drained.done():
-            drained.set_result(None)
-
-
-async def stop_connections(connections: "set[HttpConnection]", seconds: float) -> None:
-    """Close them all. Handlers may finish for so long, then they are cancelled."""
-    tasks = [task for connection in list(connections) if (task := connection.stop()) is not None]
-    if tasks:
-        _, late = await asyncio.wait(tasks, timeout=seconds)
-        for task in late:
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(*late, return_exceptions=True)

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
-from ropewalk.adapters.endpoints.http_messages import Headers, Request, Response, json_answer, refusal
-from ropewalk.adapters.endpoints.routes import Answer, Handler
+from ropewalk.adapters.endpoints.http_requests import HttpRequest, RequestHeaders
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, json_answer, refusal
+from ropewalk.adapters.endpoints.routes import HttpAnswer, HttpHandler
 from ropewalk.core.signatures import matches
 from ropewalk.model.errors import (
     BadBody,
@@ -65,10 +66,10 @@ class KeyGuard:
         logger.debug("request refused", extra={"reason": why.value})
 
 
-def guarded(guard: KeyGuard, answer: Handler) -> Handler:
+def guarded(guard: KeyGuard, answer: HttpHandler) -> HttpHandler:
     """Answers requests with the guard's key only, and turns client errors into refusals."""
 
-    async def handle(request: Request) -> Answer:
+    async def handle(request: HttpRequest) -> HttpAnswer:
         if not guard.admits(request.headers.get("authorization")):
             return refusal(401, "a valid bearer key is needed", {"WWW-Authenticate": "Bearer"})
         try:
@@ -86,7 +87,7 @@ def guarded(guard: KeyGuard, answer: Handler) -> Handler:
     return handle
 
 
-def answer_to(error: RopewalkError, guard: KeyGuard) -> Response:
+def answer_to(error: RopewalkError, guard: KeyGuard) -> HttpResponse:
     """The refusal of a request, counted. Raises what is no refusal."""
     if isinstance(error, TooLarge):
         guard.refused(Refusal.BODY_TOO_LARGE)
@@ -97,7 +98,7 @@ def answer_to(error: RopewalkError, guard: KeyGuard) -> Response:
     return _refused(error)
 
 
-def _refused(error: RopewalkError) -> Response:
+def _refused(error: RopewalkError) -> HttpResponse:
     match error:
         case MalformedPublication():
             return json_answer(422, {"error": error.reason, "index": error.index})
@@ -128,7 +129,7 @@ def decoded(body: bytes, kind: type[T], what: str) -> T:
         raise BadRequest(f"{what} cannot be read: {why_no_json(body, error)}") from None
 
 
-def number(request: Request, name: str, default: int | None, low: int, high: int) -> int:
+def number(request: HttpRequest, name: str, default: int | None, low: int, high: int) -> int:
     """A query parameter; `default` None says that it must be there."""
     text = request.query.get(name, "")
     if not text and default is not None:
@@ -182,14 +183,14 @@ ANONYMOUS = Budget(32 << 20)
 """Shared by those that do not, so that strangers cannot use up what publishers need."""
 
 
-async def body_of(request: Request, limit: int) -> bytes:
+async def body_of(request: HttpRequest, limit: int) -> bytes:
     """The body of a request whose key was accepted."""
     return await gather(request.body.chunks(), request.headers, limit)
 
 
 async def gather(
     chunks: AsyncIterable[bytes],
-    headers: Headers,
+    headers: RequestHeaders,
     limit: int,
     budget: Budget = KEYED,
     seconds: float = BODY_SECONDS,

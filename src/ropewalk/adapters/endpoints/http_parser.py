@@ -7,7 +7,8 @@ from collections import deque
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from ropewalk.adapters.endpoints.http_messages import Exchange, Fields, Request, Response, refusal
+from ropewalk.adapters.endpoints.http_requests import Fields, HttpExchange, HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, refusal
 from ropewalk.model.errors import BadRequest
 
 MAX_FIELDS = 128
@@ -26,15 +27,15 @@ class RequestParser:
 
     __slots__ = ("_exchange", "_fields", "_http", "_target", "chunks", "ended", "in_head", "newest", "queue")
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: HttpExchange) -> None:
         self._exchange = exchange
         self._http = HttpRequestParser(self)
         self._target = b""
         self._fields: Fields = []
         self.in_head = False
         self.ended = False
-        self.newest: Request | None = None
-        self.queue: deque[Request | Response] = deque()
+        self.newest: HttpRequest | None = None
+        self.queue: deque[HttpRequest | HttpResponse] = deque()
         self.chunks = 0
 
     def feed(self, data: bytes) -> bytes:
@@ -96,7 +97,7 @@ class RequestParser:
         if len(self._fields) > MAX_FIELDS:
             self.refuse(431, f"a request may have {MAX_FIELDS} header fields")
             raise _Refused
-        request = Request(
+        request = HttpRequest(
             self._exchange, http.get_method().decode(), self._target, self._fields, http.should_keep_alive(), version == "1.0"
         )
         if len(request.headers.getall("host")) != 1 and not request.http_1_0:

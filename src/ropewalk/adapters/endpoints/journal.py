@@ -10,8 +10,9 @@ from contextlib import aclosing, suppress
 import msgspec
 
 from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, number, whole
-from ropewalk.adapters.endpoints.http_messages import Request, Response, ResponseStream, encode_fields, json_answer
-from ropewalk.adapters.endpoints.routes import Answer, Route
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, ResponseStream, encode_fields, json_answer
+from ropewalk.adapters.endpoints.routes import HttpAnswer, HttpRoute
 from ropewalk.model.errors import BadRequest, RopewalkError
 from ropewalk.model.journal import ShardSpan, holes_of, oldest_kept, shards_of
 from ropewalk.ports import JournalReader
@@ -38,19 +39,19 @@ class JournalEndpoint:
         self._guard = guard
         self._readers = asyncio.Semaphore(READERS)
 
-    def routes(self, path: str) -> list[Route]:
+    def routes(self, path: str) -> list[HttpRoute]:
         return [
-            Route("GET", path, guarded(self._guard, self._spans)),
-            Route("GET", f"{path}/{{shard}}", guarded(self._guard, self._range)),
-            Route("POST", f"{path}/archived", guarded(self._guard, self._archived)),
+            HttpRoute("GET", path, guarded(self._guard, self._spans)),
+            HttpRoute("GET", f"{path}/{{shard}}", guarded(self._guard, self._range)),
+            HttpRoute("POST", f"{path}/archived", guarded(self._guard, self._archived)),
         ]
 
-    async def _spans(self, request: Request) -> Response:
+    async def _spans(self, request: HttpRequest) -> HttpResponse:
         spans = self._journal.spans()
         archived = {str(shard): end for shard, end in sorted(self._journal.archived_ends().items())}
         return json_answer(200, {"shards": shards_of(spans), "spans": spans, "holes": holes_of(spans), "archived": archived})
 
-    async def _range(self, request: Request) -> Answer:
+    async def _range(self, request: HttpRequest) -> HttpAnswer:
         shard = whole(request.params["shard"], "shard", 0, _MAX_SHARD)
         spans = [span for span in self._journal.spans() if span.shard == shard]
         if (oldest := oldest_kept(spans)) is None:
@@ -64,7 +65,7 @@ class JournalEndpoint:
             except BadRequest as error:
                 return json_answer(416, {"error": str(error), "spans": spans})
             if request.method == "HEAD":
-                return Response(fields=encode_fields(_ARROW_FIELDS))
+                return HttpResponse(fields=encode_fields(_ARROW_FIELDS))
             return await _stream(request, beginning, chunks)
 
     async def _read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncGenerator[bytes, None]:
@@ -72,7 +73,7 @@ class JournalEndpoint:
         async for chunk in self._journal.read(shard, first, end, max_bytes):
             yield chunk
 
-    async def _archived(self, request: Request) -> Response:
+    async def _archived(self, request: HttpRequest) -> HttpResponse:
         order = decoded(await body_of(request, _MAX_ARCHIVED), _Archived, "the list of positions")
         known = {span.shard: span.end for span in self._journal.spans()}
         for shard, position in order.positions.items():
@@ -82,7 +83,7 @@ class JournalEndpoint:
         return json_answer(200, {})
 
 
-async def _stream(request: Request, beginning: bytes, chunks: AsyncIterator[bytes]) -> ResponseStream:
+async def _stream(request: HttpRequest, beginning: bytes, chunks: AsyncIterator[bytes]) -> ResponseStream:
     """Without an end where the journal cannot be read on: a client cannot take that for a whole response."""
     stream = ResponseStream(request, 200, _ARROW_FIELDS)
     with suppress(RopewalkError, ConnectionResetError):

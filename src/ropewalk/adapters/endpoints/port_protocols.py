@@ -13,8 +13,8 @@ from typing import Protocol
 from ropewalk.adapters.endpoints.admission import ConnectionAdmission
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
-from ropewalk.adapters.endpoints.http_connection import MAX_HEAD_BYTES, HttpConnection, HttpContext, stop_connections
-from ropewalk.adapters.endpoints.routes import Route, Router
+from ropewalk.adapters.endpoints.http_connection import MAX_HEAD_BYTES, HttpConnection, HttpContext
+from ropewalk.adapters.endpoints.routes import HttpRoute, HttpRouter
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.protocol.broky.codec import error
@@ -138,19 +138,24 @@ class HttpOnPort:
         self, admission: ConnectionAdmission, head_timeouts: HeadTimeouts, write_timeout: float, proxies: TrustedProxies
     ) -> None:
         self._admission = admission
-        self._context = HttpContext(Router(), set(), head_timeouts, LoopTurns(), admission.refusals, write_timeout, proxies)
+        self._context = HttpContext(HttpRouter(), set(), head_timeouts, LoopTurns(), admission.refusals, write_timeout, proxies)
 
     @property
     def connections(self) -> int:
         return len(self._context.connections)
 
-    def serve(self, routes: Iterable[Route]) -> None:
+    def serve(self, routes: Iterable[HttpRoute]) -> None:
         """Add routes to the table. Called before the first connection."""
         self._context.router.add(routes)
 
     async def stop(self, seconds: float = STOP_SECONDS) -> None:
         """Close all connections. Handlers may finish for so long, then they are cancelled."""
-        await stop_connections(self._context.connections, seconds)
+        tasks = [task for connection in list(self._context.connections) if (task := connection.stop()) is not None]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def detect(self, data: bytes) -> Match:
         return _detect_head(data)

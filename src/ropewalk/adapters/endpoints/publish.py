@@ -11,8 +11,9 @@ from typing import Any
 from msgspec.json import encode
 
 from ropewalk.adapters.endpoints.http_guard import BODY_SECONDS, KEYED, KeyGuard, answer_to, gather, guarded
-from ropewalk.adapters.endpoints.http_messages import JSON, Request, Response, json_answer, refusal
-from ropewalk.adapters.endpoints.routes import ANY, Answer, Route
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import JSON, HttpResponse, json_answer, refusal
+from ropewalk.adapters.endpoints.routes import ANY, HttpAnswer, HttpRoute
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import (
     BadBody,
@@ -58,17 +59,17 @@ class PublishEndpoint:
         self._max_quick_bytes = min(limits.max_publish_size, LARGE_BYTES)  # larger bodies are decoded in pieces
         self.instant = instant
 
-    def routes(self, path: str) -> list[Route]:
-        return [Route(ANY, path, self.handle, self)]
+    def routes(self, path: str) -> list[HttpRoute]:
+        return [HttpRoute(ANY, path, self.handle, self)]
 
     # --- any request --------------------------------------------------------------------------------------------------
 
-    async def handle(self, request: Request) -> Answer:
+    async def handle(self, request: HttpRequest) -> HttpAnswer:
         if request.method != "POST":
             return refusal(405, "publish with POST", {"Allow": "POST"})
         return await self._guarded(request)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: HttpRequest) -> HttpResponse:
         """Raises what `guarded` answers, but for a body that cannot be read: its refusal has an `index` here, like that of a
         malformed publication."""
         try:
@@ -85,7 +86,7 @@ class PublishEndpoint:
             self._stats.publications_refused += 1
             return self._unreadable(request, 422, UNREADABLE, Refusal.BAD_BODY)
 
-    def _unreadable(self, request: Request, status: int, reason: str, why: Refusal) -> Response:
+    def _unreadable(self, request: HttpRequest, status: int, reason: str, why: Refusal) -> HttpResponse:
         """The connection ends with it: where the next request begins is not known."""
         self._guard.refused(why)
         request.body.fail(reason)
@@ -93,7 +94,7 @@ class PublishEndpoint:
         refused.close = True
         return refused
 
-    async def _take(self, request: Request) -> Response:
+    async def _take(self, request: HttpRequest) -> HttpResponse:
         key = _idempotency_key(request)
         limit = self._limits.max_publish_size
         body = await gather(request.body.chunks(), request.headers, limit, KEYED, self._timeout)
@@ -103,14 +104,14 @@ class PublishEndpoint:
             case publications:
                 return await self._register(publications)
 
-    async def _register(self, publications: Sequence[Publication]) -> Response:
+    async def _register(self, publications: Sequence[Publication]) -> HttpResponse:
         try:
             receipts = await self._publisher.publish(publications)
         except RopewalkError as error:
             return self._refused(error, publications)
-        return Response(201, shown(receipts), JSON)
+        return HttpResponse(201, shown(receipts), JSON)
 
-    def _refused(self, error: RopewalkError, publications: Sequence[Publication]) -> Response:
+    def _refused(self, error: RopewalkError, publications: Sequence[Publication]) -> HttpResponse:
         """What the publisher said no to."""
         if isinstance(error, ClientError):
             self._stats.publications_refused += 1
@@ -120,7 +121,7 @@ class PublishEndpoint:
 
     # --- quick requests -----------------------------------------------------------------------------------------------
 
-    def takes(self, request: Request) -> bool:
+    def takes(self, request: HttpRequest) -> bool:
         headers = request.headers
         return (
             request.method == "POST"
@@ -131,14 +132,14 @@ class PublishEndpoint:
             and self._guard.knows(headers.get("authorization"))
         )
 
-    def answer(self, request: Request) -> Coroutine[Any, Any, Response] | None:
+    def answer(self, request: HttpRequest) -> Coroutine[Any, Any, HttpResponse] | None:
         try:
             found = decode(request.body.peek(), self._limits, _idempotency_key(request))
         except (MalformedPublication, BadRequest):
             return None
         return None if isinstance(found, RemoteDisconnect) else self._publish(found)
 
-    async def _publish(self, publications: Sequence[Publication]) -> Response:
+    async def _publish(self, publications: Sequence[Publication]) -> HttpResponse:
         """Never raises; does not suspend where the publisher is `instant`."""
         try:
             return await self._register(publications)
@@ -152,7 +153,7 @@ class PublishEndpoint:
         self._guard.refused(Refusal.BAD_BODY)
 
 
-def _idempotency_key(request: Request) -> str:
+def _idempotency_key(request: HttpRequest) -> str:
     """Empty without one. Raises BadRequest for several."""
     given = request.headers.getall("idempotency-key")
     if len(given) > 1:

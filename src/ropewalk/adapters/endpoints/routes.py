@@ -4,10 +4,11 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from ropewalk.adapters.endpoints.http_messages import Request, Response, ResponseStream, decode_path, refusal
+from ropewalk.adapters.endpoints.http_requests import HttpRequest, decode_path
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, ResponseStream, refusal
 
-Answer = Response | ResponseStream
-Handler = Callable[[Request], Awaitable[Answer]]
+HttpAnswer = HttpResponse | ResponseStream
+HttpHandler = Callable[[HttpRequest], Awaitable[HttpAnswer]]
 
 ANY = "*"
 T = TypeVar("T")
@@ -21,23 +22,23 @@ class QuickHandler(Protocol):
 
     instant: bool
 
-    def takes(self, request: Request) -> bool:
+    def takes(self, request: HttpRequest) -> bool:
         """Whether to wait for the whole body, judged by the head. It must be small and have a length."""
 
-    def answer(self, request: Request) -> Coroutine[Any, Any, Response] | None:
+    def answer(self, request: HttpRequest) -> Coroutine[Any, Any, HttpResponse] | None:
         """The body is complete. None leaves the request to the route's handler, and the body unread."""
 
     def cut_off(self) -> None:
         """The connection was lost before the body was complete."""
 
 
-class Route(NamedTuple):
+class HttpRoute(NamedTuple):
     """`path` may have names in braces: `{name}` is one segment, `{name*}` any number of characters. A route for GET also
     answers HEAD. `method` `*` stands for all. `quick` is asked first, whatever the method, if the path has no names."""
 
     method: str
     path: str
-    handler: Handler
+    handler: HttpHandler
     quick: QuickHandler | None = None
 
 
@@ -53,15 +54,15 @@ def _pattern(path: str) -> re.Pattern[str]:
     return re.compile(pattern + re.escape(path[done:]))
 
 
-class Router:
+class HttpRouter:
     """Finds the handler of a request. Paths without names are looked up first; then patterns, in the order of the table."""
 
     def __init__(self) -> None:
-        self._exact: dict[str, dict[str, Handler]] = {}
-        self._patterns: dict[re.Pattern[str], dict[str, Handler]] = {}
+        self._exact: dict[str, dict[str, HttpHandler]] = {}
+        self._patterns: dict[re.Pattern[str], dict[str, HttpHandler]] = {}
         self.quick: dict[str, QuickHandler] = {}
 
-    def add(self, routes: Iterable[Route]) -> None:
+    def add(self, routes: Iterable[HttpRoute]) -> None:
         """The first route of a method and a path wins."""
         for route in routes:
             if "{" in route.path:
@@ -72,7 +73,7 @@ class Router:
             if route.quick is not None:
                 self.quick[route.path] = route.quick
 
-    def handler(self, request: Request) -> Handler:
+    def handler(self, request: HttpRequest) -> HttpHandler:
         """Sets `request.params`."""
         allowed: set[str] = set()
         if (exact := self._exact.get(request.path)) is not None:
@@ -88,17 +89,17 @@ class Router:
         return _refusing(", ".join(sorted(allowed)))
 
 
-def _by_method(handlers: dict[str, Handler], method: str) -> Handler | None:
+def _by_method(handlers: dict[str, HttpHandler], method: str) -> HttpHandler | None:
     found = handlers.get(method) or handlers.get(ANY)
     return handlers.get("GET") if found is None and method == "HEAD" else found
 
 
-def _methods(handlers: dict[str, Handler]) -> set[str]:
+def _methods(handlers: dict[str, HttpHandler]) -> set[str]:
     return {*handlers, "HEAD"} if "GET" in handlers else set(handlers)
 
 
-def _refusing(allowed: str) -> Handler:
-    async def refuse(request: Request) -> Answer:
+def _refusing(allowed: str) -> HttpHandler:
+    async def refuse(request: HttpRequest) -> HttpAnswer:
         if not allowed:
             return refusal(404, "no such path")
         return refusal(405, f"the path knows {allowed}, not {request.method}", {"Allow": allowed})

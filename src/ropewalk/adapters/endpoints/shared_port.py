@@ -15,7 +15,8 @@ from ropewalk.adapters.endpoints.admission import ConnectionAdmission, Connectio
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
 from ropewalk.adapters.endpoints.http_connection import MAX_HEAD_BYTES, HttpConnection
-from ropewalk.adapters.endpoints.http_messages import Request, Response, refusal
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, refusal
 from ropewalk.adapters.endpoints.port_protocols import (
     AHEAD_LIMIT,
     BrokyOnPort,
@@ -34,8 +35,8 @@ from ropewalk.protocol.proxy_header import split_proxy_header
 
 HEAD_TIMEOUT = 5.0
 TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
-TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-NO_PROXY_HEADER = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 24\r\nConnection: close\r\n\r\na PROXY header is needed"
+TOO_LONG = b"HTTP/1.1 431 HttpRequest Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+NO_PROXY_HEADER = b"HTTP/1.1 400 Bad HttpRequest\r\nContent-Length: 24\r\nConnection: close\r\n\r\na PROXY header is needed"
 
 
 class SharedPort:
@@ -76,22 +77,22 @@ class SharedPort:
     def detector(self) -> "ProtocolDetector":
         return ProtocolDetector(self)
 
-    async def upgrade(self, request: Request) -> Response:
+    async def upgrade(self, request: HttpRequest) -> HttpResponse:
         """The handler of the WebSocket paths, for requests on a kept-alive HTTP connection."""
         head = b"\r\n".join(b"%b: %b" % field for field in request.fields)
         connection = request.exchange
         if not wants_websocket(b"\r\n" + head) or not isinstance(connection, HttpConnection):
-            return Response(400, b"this is a WebSocket endpoint; connect with a WebSocket client", TEXT)
+            return HttpResponse(400, b"this is a WebSocket endpoint; connect with a WebSocket client", TEXT)
         if not self.admission.client_may_enter():
             return refusal(503, "too many connections", {"Retry-After": "5"})
         if connection.transport is not None:
             transport, ahead = connection.detach()
             if len(ahead) > AHEAD_LIMIT:
                 transport.abort()
-                return Response()
+                return HttpResponse()
             line = f"{request.method} {request.target} HTTP/1.1\r\n".encode()
             self._endpoint.take_over(transport, line + head + b"\r\n\r\n" + ahead, connection.peer)
-        return Response()
+        return HttpResponse()
 
 
 class ProtocolDetector(asyncio.Protocol):

@@ -12,8 +12,9 @@ from itertools import product
 
 from ropewalk.adapters.endpoints.cors import OriginAllowed, cors_headers
 from ropewalk.adapters.endpoints.http_guard import ANONYMOUS, BODY_SECONDS, gather
-from ropewalk.adapters.endpoints.http_messages import Request, Response, encode_fields, refusal
-from ropewalk.adapters.endpoints.routes import ANY, Answer, Route
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, encode_fields, refusal
+from ropewalk.adapters.endpoints.routes import ANY, HttpAnswer, HttpRoute
 from ropewalk.adapters.endpoints.sse_link import SseLink
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import BadRequest, LateBody, TooLarge, Unavailable, UnsupportedEncoding
@@ -66,10 +67,10 @@ class SseEndpoint:
         self._keepalive = keepalive
         self._timeout = timeout
 
-    def routes(self, path: str = "/events") -> list[Route]:
-        return [Route(ANY, path, self.handle)]
+    def routes(self, path: str = "/events") -> list[HttpRoute]:
+        return [HttpRoute(ANY, path, self.handle)]
 
-    async def handle(self, request: Request) -> Answer:
+    async def handle(self, request: HttpRequest) -> HttpAnswer:
         origin = request.headers.get("origin") if "origin" in request.headers else None
         if request.method not in METHODS.split(", "):
             return refusal(405, "use GET or POST", {"Allow": METHODS})
@@ -78,7 +79,7 @@ class SseEndpoint:
         asked_headers = request.headers.get("access-control-request-headers")
         cors = cors_headers(origin, self._origin_allowed, METHODS, asked_headers)
         if request.method == "OPTIONS":
-            return Response(fields=encode_fields(cors))
+            return HttpResponse(fields=encode_fields(cors))
         try:
             return await self._serve(request, await self._subscriptions(request), cors)
         except ConnectionError:
@@ -102,7 +103,7 @@ class SseEndpoint:
             self._refusals[why] += 1
             logger.debug("request refused", extra={"reason": why.value})
 
-    async def _subscriptions(self, request: Request) -> list[Subscribe]:
+    async def _subscriptions(self, request: HttpRequest) -> list[Subscribe]:
         params = request.query
         # Not every client can set a header; where both are given, the header is what the browser itself remembers.
         last = parse_event_id(request.headers.get("last-event-id") or params.get("last_event_id", ""))
@@ -111,7 +112,7 @@ class SseEndpoint:
         body = await gather(request.body.chunks(), request.headers, MAX_BODY, ANONYMOUS, self._timeout)
         return subscriptions_of_body(body, last, self._max_subscriptions)
 
-    async def _serve(self, request: Request, subscriptions: list[Subscribe], cors: dict[str, str]) -> Answer:
+    async def _serve(self, request: HttpRequest, subscriptions: list[Subscribe], cors: dict[str, str]) -> HttpAnswer:
         link = SseLink(request, self._keepalive)
         keyed = len(subscriptions) > 1
         codec = _CODECS[request.method == "GET", wants_raw(request.query), keyed]
@@ -139,7 +140,7 @@ class SseEndpoint:
             if commands:
                 await asyncio.wait(commands)
 
-    def _connect_request(self, request: Request) -> ConnectRequest:
+    def _connect_request(self, request: HttpRequest) -> ConnectRequest:
         headers = request.headers.joined()
         params = request.query
         remote, scheme = request.client()

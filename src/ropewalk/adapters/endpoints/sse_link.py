@@ -6,7 +6,8 @@ History waits until the response begins: a request is granted as a whole, or ref
 import asyncio
 from collections.abc import Mapping
 
-from ropewalk.adapters.endpoints.http_messages import Request, ResponseStream
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import ResponseStream
 from ropewalk.adapters.endpoints.unsent import unsent_bytes
 from ropewalk.ports import SessionHandle
 from ropewalk.protocol.event_ids import EventIds
@@ -25,7 +26,7 @@ class SseLink:
 
     direct = None
 
-    def __init__(self, request: Request, keepalive: float) -> None:
+    def __init__(self, request: HttpRequest, keepalive: float) -> None:
         self.overfull = False
         self._request = request
         self._keepalive = keepalive

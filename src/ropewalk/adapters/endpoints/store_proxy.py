@@ -11,8 +11,9 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from ropewalk.adapters.endpoints.http_messages import Headers, Request, ResponseStream, refusal
-from ropewalk.adapters.endpoints.routes import ANY, Answer, Route
+from ropewalk.adapters.endpoints.http_requests import HttpRequest, RequestHeaders
+from ropewalk.adapters.endpoints.http_responses import ResponseStream, refusal
+from ropewalk.adapters.endpoints.routes import ANY, HttpAnswer, HttpRoute
 
 logger = logging.getLogger("ropewalk.http")
 
@@ -38,15 +39,15 @@ class StoreProxy:
         self._path = path
         self._http: aiohttp.ClientSession | None = None
 
-    def routes(self, root: str) -> list[Route]:
+    def routes(self, root: str) -> list[HttpRoute]:
         """All that is at `root` and below it."""
-        return [Route(ANY, root, self.pass_on), Route(ANY, f"{root}/{{rest*}}", self.pass_on)]
+        return [HttpRoute(ANY, root, self.pass_on), HttpRoute(ANY, f"{root}/{{rest*}}", self.pass_on)]
 
     async def stop(self) -> None:
         if self._http is not None:
             await self._http.close()
 
-    async def pass_on(self, request: Request) -> Answer:
+    async def pass_on(self, request: HttpRequest) -> HttpAnswer:
         try:
             async with self._session().request(
                 request.method,
@@ -82,7 +83,7 @@ def _url_at_the_store(target: str) -> URL:
     return URL.build(scheme="http", host="store", path=path, query_string=query, encoded=True)
 
 
-def _passed(headers: Headers) -> CIMultiDict[str]:
+def _passed(headers: RequestHeaders) -> CIMultiDict[str]:
     named = {name.strip().lower() for name in headers.get("connection").split(",")}
     return CIMultiDict((name, value) for name, value in headers if name not in _OF_ONE_CONNECTION and name not in named)
 
@@ -92,7 +93,7 @@ def _passed_back(answer: aiohttp.ClientResponse) -> dict[str, str]:
     return {name: value for name, value in answer.headers.items() if name.lower() not in _OF_ONE_RESPONSE}
 
 
-async def _stream(request: Request, answer: aiohttp.ClientResponse) -> ResponseStream:
+async def _stream(request: HttpRequest, answer: aiohttp.ClientResponse) -> ResponseStream:
     """Without an end where the store breaks off: a client cannot take that for a whole response."""
     stream = ResponseStream(request, answer.status, _passed_back(answer), close=not request.body.complete)
     with suppress(aiohttp.ClientError, OSError):

@@ -19,9 +19,10 @@ from ropewalk.adapters.endpoints import http_connection, shared_port
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
 from ropewalk.adapters.endpoints.http_connection import HttpConnection
 from ropewalk.adapters.endpoints.http_guard import KEYED, KeyGuard
-from ropewalk.adapters.endpoints.http_messages import Request, Response
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse
 from ropewalk.adapters.endpoints.publish import PublishEndpoint
-from ropewalk.adapters.endpoints.routes import Route
+from ropewalk.adapters.endpoints.routes import HttpRoute
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import LimitReached, PartitionChanged, Unanswered
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
@@ -88,7 +89,7 @@ class Port:
         self.store = Store(how is How.LATER)
         guard = KeyGuard(key, self.stats.refusals)
         endpoint = PublishEndpoint(self.store, guard, LIMITS, self.stats, timeout, instant=how is How.AT_ONCE)
-        routes = [*endpoint.routes("/_broadcast"), Route("GET", "/end", _end), Route("POST", "/end", _end)]
+        routes = [*endpoint.routes("/_broadcast"), HttpRoute("GET", "/end", _end), HttpRoute("POST", "/end", _end)]
         self.shared = make_port(routes, self.stats.refusals, ConnectionLimits(idle_timeout=idle_timeout))
         self.port = 0
 
@@ -123,10 +124,10 @@ class Port:
         return responses, self.store.registered, self.store.orders, counted
 
 
-async def _end(request: Request) -> Response:
+async def _end(request: HttpRequest) -> HttpResponse:
     async for _ in request.body.chunks():
         pass
-    return Response(200, b"end")
+    return HttpResponse(200, b"end")
 
 
 @asynccontextmanager
@@ -705,7 +706,7 @@ CHUNKED_HEAD = b"POST /end HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n
 
 
 async def test_small_chunks_of_many_connections_are_parsed_in_turns() -> None:
-    port, wires = make_port([Route("POST", "/end", _end)]), [Wire() for _ in range(12)]
+    port, wires = make_port([HttpRoute("POST", "/end", _end)]), [Wire() for _ in range(12)]
     for wire in wires:
         detector = port.detector()
         detector.connection_made(wire)
@@ -733,12 +734,12 @@ async def test_small_chunks_of_many_connections_are_parsed_in_turns() -> None:
 async def test_body_waits_for_its_handler_and_then_arrives_whole() -> None:
     gate, sizes = asyncio.Event(), []
 
-    async def late(request: Request) -> Response:
+    async def late(request: HttpRequest) -> HttpResponse:
         await gate.wait()
         sizes.append(sum([len(chunk) async for chunk in request.body.chunks()]))
-        return Response()
+        return HttpResponse()
 
-    port, wire = make_port([Route("POST", "/end", late)]), Wire()
+    port, wire = make_port([HttpRoute("POST", "/end", late)]), Wire()
     detector = port.detector()
     detector.connection_made(wire)
     detector.data_received(CHUNKED_HEAD)

@@ -12,17 +12,18 @@ import pytest
 
 from ropewalk.adapters.endpoints import http_guard
 from ropewalk.adapters.endpoints.http_guard import INLINE_BYTES, INLINE_INPUT, Budget, KeyGuard, body_of, gather, guarded
-from ropewalk.adapters.endpoints.http_messages import Headers, Request, Response
-from ropewalk.adapters.endpoints.routes import Route
+from ropewalk.adapters.endpoints.http_requests import HttpRequest, RequestHeaders
+from ropewalk.adapters.endpoints.http_responses import HttpResponse
+from ropewalk.adapters.endpoints.routes import HttpRoute
 from ropewalk.model.errors import BadBody, LateBody, TooLarge, Unavailable, UnsupportedEncoding
 from tests.unit.adapters.http_server import Client, serving
 
 
-async def echo(request: Request) -> Response:
-    return Response(200, await body_of(request, 10))
+async def echo(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(200, await body_of(request, 10))
 
 
-async def late(request: Request) -> Response:
+async def late(request: HttpRequest) -> HttpResponse:
     raise LateBody("the body did not come")
 
 
@@ -33,7 +34,9 @@ def guard() -> KeyGuard:
 
 @pytest.fixture
 async def client(guard: KeyGuard) -> AsyncIterator[Client]:
-    async with serving([Route("POST", "/echo", guarded(guard, echo)), Route("POST", "/late", guarded(guard, late))]) as client:
+    async with serving(
+        [HttpRoute("POST", "/echo", guarded(guard, echo)), HttpRoute("POST", "/late", guarded(guard, late))]
+    ) as client:
         client.session.headers["Authorization"] = "Bearer k3y"
         yield client
 
@@ -66,7 +69,7 @@ async def test_replaced_key_applies_to_open_connections(client: Client, guard: K
 
 # --- Bodies ----------------------------------------------------------------------------------------------------------
 
-NO_HEADERS = Headers([])
+NO_HEADERS = RequestHeaders([])
 TEXT = b'{"stream":"chat"}' * 100
 
 
@@ -77,7 +80,7 @@ async def sent(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 async def read(data: bytes, encoding: str = "", limit: int = 10_000) -> bytes:
     return await gather(
-        sent([data[:7], data[7:]]), Headers([(b"Content-Encoding", encoding.encode())] if encoding else []), limit
+        sent([data[:7], data[7:]]), RequestHeaders([(b"Content-Encoding", encoding.encode())] if encoding else []), limit
     )
 
 
@@ -184,7 +187,7 @@ async def test_content_length_beyond_the_limit_is_refused_unread(announced: str)
         yield b""
 
     with pytest.raises(TooLarge):
-        await gather(untouched(), Headers([(b"content-length", announced.encode())]), 10_000)
+        await gather(untouched(), RequestHeaders([(b"content-length", announced.encode())]), 10_000)
 
 
 async def test_incomplete_body_times_out() -> None:

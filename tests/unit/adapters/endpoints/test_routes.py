@@ -4,18 +4,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ropewalk.adapters.endpoints.http_messages import Request, Response
-from ropewalk.adapters.endpoints.routes import Route
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse
+from ropewalk.adapters.endpoints.routes import HttpRoute
 from tests.unit.adapters.http_server import Client, serving
 
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async def answer(request: Request) -> Response:
-        return Response(200, b"here")
+    async def answer(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, b"here")
 
     rows = (("GET", "/api/streams"), ("GET", "/api/{name*}/users"), ("PUT", "/api/{name*}/users"))
-    async with serving([Route(method, path, answer) for method, path in rows]) as client:
+    async with serving([HttpRoute(method, path, answer) for method, path in rows]) as client:
         yield client
 
 

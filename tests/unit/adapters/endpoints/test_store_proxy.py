@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.adapters.endpoints.http_messages import Request, Response, ResponseStream, encode_fields, refusal
-from ropewalk.adapters.endpoints.routes import ANY, Route
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, ResponseStream, encode_fields, refusal
+from ropewalk.adapters.endpoints.routes import ANY, HttpRoute
 from ropewalk.adapters.endpoints.store_proxy import StoreProxy
 from tests.unit.adapters.http_server import Client, serving, serving_on_unix_socket
 
@@ -17,14 +18,16 @@ PIECES = 64
 PIECE = b"x" * (64 << 10)
 
 
-async def echo(request: Request) -> Response:
+async def echo(request: HttpRequest) -> HttpResponse:
     """Returns the request as it arrived."""
     seen = {name: request.headers.get(name.lower()) for name in ("Authorization", "Content-Encoding", "X-Own", "Expect")}
     body = b"".join([chunk async for chunk in request.body.chunks()])
-    return Response(207, body, encode_fields({**{f"Seen-{name}": seen[name] for name in seen}, "Seen-Path": request.target}))
+    return HttpResponse(
+        207, body, encode_fields({**{f"Seen-{name}": seen[name] for name in seen}, "Seen-Path": request.target})
+    )
 
 
-async def stream(request: Request) -> ResponseStream:
+async def stream(request: HttpRequest) -> ResponseStream:
     """More bytes than any buffer holds."""
     response = ResponseStream(request, 200, {"Content-Type": "application/x-rows"})
     for _ in range(PIECES):
@@ -33,23 +36,23 @@ async def stream(request: Request) -> ResponseStream:
     return response
 
 
-async def cut_off(request: Request) -> ResponseStream:
+async def cut_off(request: HttpRequest) -> ResponseStream:
     response = ResponseStream(request, 200, {})
     await response.write(PIECE)
     return response
 
 
-async def refuse(request: Request) -> Response:
+async def refuse(request: HttpRequest) -> HttpResponse:
     """Responds before the body has arrived."""
     return refusal(413, "too large", close=True)
 
 
 STORE = [
-    Route(ANY, "/journal", echo),
-    Route(ANY, "/journal/echo/{rest*}", echo),
-    Route("GET", "/journal/stream", stream),
-    Route("GET", "/journal/cut", cut_off),
-    Route("POST", "/journal/refuse", refuse),
+    HttpRoute(ANY, "/journal", echo),
+    HttpRoute(ANY, "/journal/echo/{rest*}", echo),
+    HttpRoute("GET", "/journal/stream", stream),
+    HttpRoute("GET", "/journal/cut", cut_off),
+    HttpRoute("POST", "/journal/refuse", refuse),
 ]
 
 

@@ -1,17 +1,9 @@
-"""Requests and responses of the HTTP endpoints, without I/O.
-
-A handler takes a `Request` and returns a `Response`, or the `ResponseStream` that it has written to.
-"""
+"""Requests of the HTTP endpoints: headers, path, query, and a body that is read as it arrives. No I/O."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from email.utils import formatdate
-from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import unquote_to_bytes, urlsplit
-
-import msgspec
 
 from ropewalk.model.errors import BadRequest
 from ropewalk.protocol.handshake import query_params
@@ -24,7 +16,7 @@ class UnreadableBody(ConnectionError):
     """The body is not framed as the request's head says, or the connection was lost before its end."""
 
 
-class Headers:
+class RequestHeaders:
     """The header fields of a request. Names are in lower case; of a name that is repeated, `get` returns the first value."""
 
     __slots__ = ("_all", "_first")
@@ -52,7 +44,7 @@ class Headers:
         return dict(self._all)
 
 
-class Exchange(Protocol):
+class HttpExchange(Protocol):
     """The connection of a request, as its handler sees it.
 
     `transport` is None once the connection is lost. `when_lost` is called then, if it is set.
@@ -61,7 +53,7 @@ class Exchange(Protocol):
     transport: asyncio.Transport | None
     when_lost: Callable[[], None] | None
 
-    def client(self, headers: "Headers") -> tuple[str, str]:
+    def client(self, headers: "RequestHeaders") -> tuple[str, str]:
         """The client's address and the scheme it used."""
 
     def body_awaited(self) -> None:
@@ -77,7 +69,7 @@ class Exchange(Protocol):
         """Wait until the client has taken most of what was written. Raises ConnectionResetError."""
 
 
-class Body:
+class RequestBody:
     """The body of a request as it arrives, still compressed if it was sent so. One handler may read it, once.
 
     `complete`: all of it has come. `received`: so many bytes have. `buffered`: so many of them are not read yet.
@@ -85,7 +77,7 @@ class Body:
 
     __slots__ = ("_buffer", "_error", "_exchange", "_waiter", "complete", "discarding", "received")
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: HttpExchange) -> None:
         self._exchange = exchange
         self._buffer = bytearray()
         self._error: UnreadableBody | None = None
@@ -156,7 +148,7 @@ class Body:
             self._waiter.set_result(None)
 
 
-class Request:
+class HttpRequest:
     """One request. `target` is the path with the query, as it was sent. `path` is decoded.
 
     `keep_alive`: whether the connection may be used again. `params`: the parts of the path that its route names.
@@ -181,15 +173,21 @@ class Request:
     )
 
     def __init__(
-        self, exchange: Exchange, method: str, target: bytes, fields: Fields, keep_alive: bool = True, http_1_0: bool = False
+        self,
+        exchange: HttpExchange,
+        method: str,
+        target: bytes,
+        fields: Fields,
+        keep_alive: bool = True,
+        http_1_0: bool = False,
     ) -> None:
         """Raises BadRequest."""
         self.exchange = exchange
         self.method = method
         self.target = origin_form(target)
         self.fields = fields
-        self.headers = Headers(fields)
-        self.body = Body(exchange)
+        self.headers = RequestHeaders(fields)
+        self.body = RequestBody(exchange)
         self.keep_alive = keep_alive
         self.http_1_0 = http_1_0
         self.params: Mapping[str, str] = {}
@@ -241,107 +239,3 @@ def decode_path(path: str) -> str:
         return unquote_to_bytes(path).decode()
     except UnicodeDecodeError:
         raise BadRequest("the path is not UTF-8") from None
-
-
-# --- responses --------------------------------------------------------------------------------------------------------
-
-REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
-JSON = b"Content-Type: application/json\r\n"
-
-
-class Response:
-    """A response that is known as a whole. `fields` are encoded header lines. `close`: end the connection behind it."""
-
-    __slots__ = ("body", "close", "fields", "status")
-
-    def __init__(self, status: int = 200, body: bytes = b"", fields: bytes = b"", close: bool = False) -> None:
-        self.status = status
-        self.body = body
-        self.fields = fields
-        self.close = close
-
-
-def encode_fields(fields: Mapping[str, str]) -> bytes:
-    return "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode("utf-8", "surrogateescape")
-
-
-def json_answer(status: int, body: dict[str, object], headers: Mapping[str, str] | None = None) -> Response:
-    return Response(status, msgspec.json.encode(body), JSON + encode_fields(headers) if headers else JSON)
-
-
-def refusal(status: int, reason: str, headers: Mapping[str, str] | None = None, close: bool = False) -> Response:
-    refused = json_answer(status, {"error": reason}, headers)
-    refused.close = close
-    return refused
-
-
-def encode_response(request: Request | None, response: Response, close: bool = True) -> bytes:
-    """`request` is None where none could be parsed."""
-    body = response.body
-    fields = b"%bContent-Length: %d\r\n" % (response.fields, len(body))
-    head = _encode_head(response.status, fields, _connection_field(request, close))
-    return head if request is not None and request.method == "HEAD" else head + body
-
-
-def _encode_head(status: int, fields: bytes, connection: bytes) -> bytes:
-    return b"HTTP/1.1 %d %b\r\n%b%b%b\r\n" % (status, REASONS[status], fields, _current_date(), connection)
-
-
-def _connection_field(request: Request | None, close: bool) -> bytes:
-    if close:
-        return b"Connection: close\r\n"
-    return b"Connection: keep-alive\r\n" if request is not None and request.http_1_0 else b""
-
-
-class _Date:
-    """The fields that all responses have, encoded once a second."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._encoded = b""
-
-    def __call__(self) -> bytes:
-        second = int(time.time())
-        if second != self._second:
-            self._second = second
-            self._encoded = f"Date: {formatdate(second, usegmt=True)}\r\nServer: ropewalk\r\n".encode()
-        return self._encoded
-
-
-_current_date = _Date()
-
-
-class ResponseStream:
-    """A response that is written piece by piece. Its head is sent at once.
-
-    A stream that is dropped before `end` leaves the client with an incomplete response, which it can tell from a whole one.
-    """
-
-    __slots__ = ("_chunked", "_request", "close", "ended", "status")
-
-    def __init__(self, request: Request, status: int, fields: Mapping[str, str], close: bool = False) -> None:
-        self._request = request
-        self._chunked = not request.http_1_0
-        self.status = status
-        self.close = close or request.http_1_0 or not request.keep_alive
-        self.ended = False
-        request.exchange.stream_begun()
-        lines = encode_fields(fields) + (b"Transfer-Encoding: chunked\r\n" if self._chunked else b"")
-        self._write(_encode_head(status, lines, _connection_field(request, self.close)))
-
-    async def write(self, data: bytes) -> None:
-        """Returns when the client has taken most of what was written. Raises ConnectionResetError."""
-        if data and self._request.method != "HEAD":
-            self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-        await self._request.exchange.drain()
-
-    async def end(self) -> None:
-        if self._chunked and self._request.method != "HEAD":
-            self._write(b"0\r\n\r\n")
-        self.ended = True
-        await self._request.exchange.drain()
-
-    def _write(self, data: bytes) -> None:
-        transport = self._request.exchange.transport
-        if transport is not None:
-            transport.write(data)
