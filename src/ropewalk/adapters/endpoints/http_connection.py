@@ -6,8 +6,8 @@ Every size is bounded. A peer that sends costly framing, stops in the middle, re
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, cast
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple, cast
 
 from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
 from ropewalk.adapters.endpoints.http_guard import KEYED
@@ -60,6 +60,15 @@ class HttpContext(NamedTuple):
     proxies: TrustedProxies
 
 
+class _Repeat(NamedTuple):
+    """The head of a quick request as it came, and what it was parsed to. Publishers send the same head again and again."""
+
+    head: bytes
+    size: int
+    request: HttpRequest
+    quick: QuickHandler
+
+
 class HttpConnection(asyncio.Protocol):
     """Implements `Exchange`. Requests are answered one after another; a quick one without a task, if its handler can.
 
@@ -83,6 +92,7 @@ class HttpConnection(asyncio.Protocol):
         "_peer",
         "_peer_ended",
         "_quick",
+        "_repeat",
         "_stopping",
         "_streaming",
         "_task",
@@ -102,6 +112,7 @@ class HttpConnection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.when_lost: Callable[[], None] | None = None
         self._parser = RequestParser(self)
+        self._repeat: _Repeat | None = None
         self._unparsed = b""
         self._in_turn = False  # waits for its turn to parse
         self._head_bytes = 0
@@ -170,6 +181,17 @@ class HttpConnection(asyncio.Protocol):
         return current is None or not (current.body.complete or current.body.buffered > BODY_HIGH_WATER)
 
     def _parse(self, data: bytes) -> None:
+        if self._repeat is not None and self._parser.is_between_requests:
+            data = self._answer_repeats(self._repeat, data)
+            if not self._may_parse():
+                self._unparsed = data
+                if data:
+                    self._pause_reading()
+                return
+        if data:
+            self._parse_slice(data)
+
+    def _parse_slice(self, data: bytes) -> None:
         end = max(SLICE_BYTES, self._known_length())
         self._unparsed = data[end:]
         self._feed(data[:end] if self._unparsed else data)
@@ -179,6 +201,29 @@ class HttpConnection(asyncio.Protocol):
             if self._may_parse():
                 self._in_turn = True
                 self._context.turns.wait(self)
+
+    def _answer_repeats(self, repeat: _Repeat, data: bytes) -> bytes:
+        """Answer the requests with the same head at the beginning of `data`. Returns the rest."""
+        head, size, request, quick = repeat
+        done = 0
+        while data.startswith(head, done) and done + size <= len(data) and done < SLICE_BYTES and self._may_begin():
+            if not quick.takes(request) or (answer := quick.answer(request, data[done + len(head) : done + size])) is None:
+                break
+            done += size
+            self._current = request
+            if self._logs:
+                request.begun = self._loop.time()
+            self._answer_quickly(quick, request, answer)
+        return data[done:] if done else data
+
+    def _note_repeat(self, data: bytes) -> None:
+        """`data` is one whole request and nothing else."""
+        request = self._parser.newest
+        if request is None or request.length is None:
+            return
+        quick = self._context.router.quick.get(request.target)
+        if quick is not None and quick.takes(request):
+            self._repeat = _Repeat(data[: len(data) - request.length], len(data), request, quick)
 
     def _known_length(self) -> int:
         """How many bytes from here on are body without framing."""
@@ -210,11 +255,13 @@ class HttpConnection(asyncio.Protocol):
 
     def _feed(self, data: bytes) -> None:
         parser = self._parser
-        was_in_head, before = parser.in_head, parser.newest
+        was_in_head, before, was_between = parser.in_head, parser.newest, parser.is_between_requests
         self._unparsed = parser.feed(data) + self._unparsed
         self._bound_head(len(data), was_in_head)
         if parser.newest is not before:
             self._wire_bytes = 0
+            if was_between and len(parser.queue) == 1 and parser.is_between_requests:
+                self._note_repeat(data)
         else:
             self._wire_bytes += len(data)
             self._bound_framing()
@@ -254,13 +301,16 @@ class HttpConnection(asyncio.Protocol):
 
     def _answer(self) -> None:
         queue = self._parser.queue
-        while queue and self._current is None and self._writing is None and self.transport is not None:
+        while queue and self._may_begin():
             match queue.popleft():
                 case HttpResponse() as refused:
                     self.transport.write(encode_response(None, refused))
                     self.transport.close()
                 case request:
                     self._begin(request)
+
+    def _may_begin(self) -> bool:
+        return self._current is None and self._writing is None and self.transport is not None
 
     def _begin(self, request: HttpRequest) -> None:
         self._current = request
@@ -270,7 +320,7 @@ class HttpConnection(asyncio.Protocol):
         if quick is None or not quick.takes(request):
             self._start(request)
         elif request.body.complete:
-            self._answer_quickly(quick, request)
+            self._read_quickly(quick, request)
         else:
             self._hold(quick, request)
 
@@ -298,15 +348,19 @@ class HttpConnection(asyncio.Protocol):
         if self._quick is not None:
             quick = self._quick
             self._release_hold(request)
-            self._answer_quickly(quick, request)
+            self._read_quickly(quick, request)
         elif self._lingering:
             self._finish(request)
 
-    def _answer_quickly(self, quick: QuickHandler, request: HttpRequest) -> None:
-        answer = quick.answer(request)
+    def _read_quickly(self, quick: QuickHandler, request: HttpRequest) -> None:
+        answer = quick.answer(request, request.body.peek())
         if answer is None:
             self._start(request)
-        elif quick.instant:
+        else:
+            self._answer_quickly(quick, request, answer)
+
+    def _answer_quickly(self, quick: QuickHandler, request: HttpRequest, answer: Coroutine[Any, Any, HttpResponse]) -> None:
+        if quick.instant:
             self._respond(request, completed(answer))
         else:
             self._task = self._loop.create_task(self._run(request, answer))
@@ -439,7 +493,7 @@ class HttpConnection(asyncio.Protocol):
                 timer.cancel()
         self._end_watch()
         self._unparsed = b""
-        self._current = None
+        self._current = self._repeat = None
         self._parser.close()
 
     def _abort(self, why: Refusal) -> None:

@@ -38,6 +38,10 @@ class RequestParser:
         self.queue: deque[HttpRequest | HttpResponse] = deque()
         self.chunks = 0
 
+    @property
+    def is_between_requests(self) -> bool:
+        return not self.in_head and (self.newest is None or self.newest.body.complete)
+
     def feed(self, data: bytes) -> bytes:
         """Returns the bytes behind a request that asks for an upgrade."""
         try:

@@ -132,9 +132,9 @@ class PublishEndpoint:
             and self._guard.knows(headers.get("authorization"))
         )
 
-    def answer(self, request: HttpRequest) -> Coroutine[Any, Any, HttpResponse] | None:
+    def answer(self, request: HttpRequest, body: bytes) -> Coroutine[Any, Any, HttpResponse] | None:
         try:
-            found = decode(request.body.peek(), self._limits, _idempotency_key(request))
+            found = decode(body, self._limits, _idempotency_key(request))
         except (MalformedPublication, BadRequest):
             return None
         return None if isinstance(found, RemoteDisconnect) else self._publish(found)

@@ -25,8 +25,8 @@ class QuickHandler(Protocol):
     def takes(self, request: HttpRequest) -> bool:
         """Whether to wait for the whole body, judged by the head. It must be small and have a length."""
 
-    def answer(self, request: HttpRequest) -> Coroutine[Any, Any, HttpResponse] | None:
-        """The body is complete. None leaves the request to the route's handler, and the body unread."""
+    def answer(self, request: HttpRequest, body: bytes) -> Coroutine[Any, Any, HttpResponse] | None:
+        """None leaves the request to the route's handler."""
 
     def cut_off(self) -> None:
         """The connection was lost before the body was complete."""
