@@ -181,21 +181,17 @@ class HttpConnection(asyncio.Protocol):
         return current is None or not (current.body.complete or current.body.buffered > BODY_HIGH_WATER)
 
     def _parse(self, data: bytes) -> None:
+        """What is too much for one turn of the event loop waits for the next one."""
+        rest = data
         if self._repeat is not None and self._parser.is_between_requests:
-            data = self._answer_repeats(self._repeat, data)
-            if not self._may_parse():
-                self._unparsed = data
-                if data:
-                    self._pause_reading()
-                return
-        if data:
-            self._parse_slice(data)
-
-    def _parse_slice(self, data: bytes) -> None:
-        end = max(SLICE_BYTES, self._known_length())
-        self._unparsed = data[end:]
-        self._feed(data[:end] if self._unparsed else data)
-        self._answer()
+            rest = self._answer_repeats(self._repeat, data)
+        if rest is data:
+            end = max(SLICE_BYTES, self._known_length())
+            self._unparsed = data[end:]
+            self._feed(data[:end] if self._unparsed else data)
+            self._answer()
+        else:
+            self._unparsed = rest
         if self._unparsed:
             self._pause_reading()
             if self._may_parse():
