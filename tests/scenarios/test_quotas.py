@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 
-from ropewalk.adapters.apps.jwt import issue
+from ropewalk.adapters.apps.authenticators import issue_token
 from ropewalk.protocol.broky.frames import Hello, Reason, Welcome
 from tests.broky_client import BrokyClient, client, stranger
 from tests.cable import Cable, cable
@@ -15,7 +15,7 @@ from tests.server import RunningServer, running_server
 from tests.tcp import Tcp, upgrade_request
 
 SECRET = "a secret that is long enough for HMAC"
-ALICE, BOB = (issue(SECRET, f'{{"user":"{name}"}}') for name in ("alice", "bob"))
+ALICE, BOB = (issue_token(SECRET, f'{{"user":"{name}"}}') for name in ("alice", "bob"))
 PROXY = "127.0.0.2"  # on Linux all of 127.0.0.0/8 is this machine
 HOME, OFFICE = "203.0.113.1", "2001:db8::1"
 

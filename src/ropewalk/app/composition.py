@@ -4,8 +4,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aiohttp import web
-
 from ropewalk import __version__
 from ropewalk.adapters.apps.authenticators import JwtAuthenticator, NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
@@ -14,10 +12,13 @@ from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.broky_clients import BrokyClients
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, encode_fields
 from ropewalk.adapters.endpoints.operations import OperationsEndpoint
 from ropewalk.adapters.endpoints.publish import PublishEndpoint
 from ropewalk.adapters.endpoints.rest import RestEndpoint
 from ropewalk.adapters.endpoints.ring import RingEndpoint
+from ropewalk.adapters.endpoints.routes import ANY, HttpAnswer, HttpRoute
 from ropewalk.adapters.endpoints.shared_port import SharedPort
 from ropewalk.adapters.endpoints.sse import SseEndpoint
 from ropewalk.adapters.endpoints.store_proxy import StoreProxy
@@ -44,7 +45,7 @@ from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.signatures import unverified_name
 from ropewalk.core.stats import Stats
-from ropewalk.dashboard.demo import DemoPage
+from ropewalk.dashboard.demo import DemoPage, StaticPage
 from ropewalk.engine.inspection import NodeInspector
 from ropewalk.engine.node import Node
 from ropewalk.engine.recorder import Recorder
@@ -252,7 +253,6 @@ def shared_port_of(settings: Settings, parts: Parts) -> SharedPort:
         settings.server.proxy_protocol,
         _broky_endpoint(settings, parts),
     )
-    shared_port.http.publishing = publish_endpoints(settings, parts)
     return shared_port
 
 
@@ -282,25 +282,22 @@ def _publish_guards(settings: Settings, parts: Parts) -> dict[str, KeyGuard]:
     return guards
 
 
-def publish_endpoints(settings: Settings, parts: Parts) -> dict[bytes, PublishEndpoint]:
+def publish_endpoints(settings: Settings, parts: Parts) -> dict[str, PublishEndpoint]:
     """Where publications are taken over HTTP, by path."""
     guards = _publish_guards(settings, parts)
     broker, bounds = parts.node.broker, publication_limits(settings)
-    return {
-        path.encode(): PublishEndpoint(broker, guard, bounds, parts.stats, instant=broker.instant)
-        for path, guard in guards.items()
-    }
+    return {path: PublishEndpoint(broker, guard, bounds, parts.stats, instant=broker.instant) for path, guard in guards.items()}
 
 
-def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort, inspector: Inspector) -> list[web.RouteDef]:
+def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort, inspector: Inspector) -> list[HttpRoute]:
     """The HTTP endpoints that are served under these settings. `inspector` tells of the whole node."""
     node, api = parts.node, settings.api.api_path.rstrip("/")
     metrics = MetricsPage(inspector, __version__)
     operations = OperationsEndpoint(inspector, metrics.render, metrics.content_type)
     routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)
     guards = parts.guards
-    for path, endpoint in shared_port.http.publishing.items():
-        routes += endpoint.routes(path.decode())
+    for path, endpoint in publish_endpoints(settings, parts).items():
+        routes += endpoint.routes(path)
     if guards.api is not None:
         routes += RestEndpoint(parts.backend, guards.api).routes(api)
         if parts.ring is not None and guards.ring_changes is not None:
@@ -310,15 +307,26 @@ def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort, inspe
     if settings.sse.sse:
         origins, most = _origins(settings, parts.stats), settings.limits.max_subscriptions
         sse = SseEndpoint(node.open, origins, most, parts.stats.refusals, settings.auth.jwt_param)
-        routes.append(web.route("*", settings.sse.sse_path, shared_port.admission.event_stream(sse.handle)))
+        routes.append(HttpRoute(ANY, settings.sse.sse_path, shared_port.admission.event_stream(sse.handle)))
     if parts.transactions is not None and guards.journal is not None:
         routes += journal_routes(settings, parts.journal, parts.transactions, guards.journal)
     if parts.store_proxy is not None and parts.journal_elsewhere and guards.journal is not None:
         routes += parts.store_proxy.routes(JOURNAL_PATH)
     if settings.server.demo:
         root = "/" not in {*settings.server.path, *(route.path for route in routes)}
-        routes += DemoPage(settings.server.path[0], f"{api}/publish", root).routes()
-    return [*routes, *(web.get(path, shared_port.upgrade) for path in settings.server.path)]
+        routes += [
+            _fixed(path, page) for path, page in DemoPage(settings.server.path[0], f"{api}/publish", root).pages().items()
+        ]
+    return [*routes, *(HttpRoute("GET", path, shared_port.upgrade) for path in settings.server.path)]
+
+
+def _fixed(path: str, page: StaticPage) -> HttpRoute:
+    fields = encode_fields(page.headers)
+
+    async def answer(request: HttpRequest) -> HttpAnswer:
+        return HttpResponse(page.status, page.body, fields)
+
+    return HttpRoute("GET", path, answer)
 
 
 # --- the application behind the server: Python channels, RPC over gRPC or HTTP, or none ------------------------------

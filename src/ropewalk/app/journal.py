@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from aiohttp import web
-
 from ropewalk.adapters.endpoints.consumers import ConsumersEndpoint
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.journal import JournalEndpoint
+from ropewalk.adapters.endpoints.routes import HttpRoute
 from ropewalk.adapters.endpoints.transactions import TransactionsEndpoint
 from ropewalk.adapters.staging.files import FileStaging
 from ropewalk.app.data_directory import private_opener, unusable
@@ -183,9 +182,7 @@ def transactions_of(settings: Settings, publisher: Publisher) -> Transactions | 
     )
 
 
-def journal_routes(
-    settings: Settings, journal: StoredJournal, transactions: Transactions, guard: KeyGuard
-) -> list[web.RouteDef]:
+def journal_routes(settings: Settings, journal: StoredJournal, transactions: Transactions, guard: KeyGuard) -> list[HttpRoute]:
     endpoint = TransactionsEndpoint(transactions, guard, settings.journal.max_stage_size)
     consumers = ConsumersEndpoint(journal, journal, guard)
     return [

@@ -28,14 +28,8 @@ def configure(level: str, format: str, stream: TextIO | None = None, payloads: b
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if format == "json" else TextLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("aiohttp.server").addFilter(_is_no_reset)
     logging.getLogger("ropewalk").setLevel(_LEVELS["debug" if payloads else level])
     logging.getLogger("ropewalk.wire").setLevel(logging.DEBUG if payloads else logging.INFO)
-
-
-def _is_no_reset(record: logging.LogRecord) -> bool:
-    """That a client is gone before it has its answer is nobody's error."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], ConnectionError)
 
 
 def name_process(name: str) -> None:

@@ -11,13 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from aiohttp import web
-
 from ropewalk import __version__
 from ropewalk.adapters.endpoints.acceptor import Acceptor
 from ropewalk.adapters.endpoints.admission import HTTP_RESERVE, MOST_UNKNOWN, ConnectionAdmission
 from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inherited_sockets, passed_on
-from ropewalk.adapters.endpoints.unknown_paths import last_route
 from ropewalk.adapters.metrics.prometheus import process_figures
 from ropewalk.app import composition, reload
 from ropewalk.app.addresses import addresses_of
@@ -63,13 +60,8 @@ class Server:
         # First, so that whoever connects from now on waits and is not refused. By a worker's side others accept meanwhile.
         sockets = [] if self._role.kind is ProcessKind.WORKER else self._listen()
         shared_port = composition.shared_port_of(settings, self._parts)
-        application = web.Application(client_max_size=settings.limits.max_publish_size)
         inspector = self._inspector(shared_port.admission)
-        application.add_routes([*composition.http_routes(settings, self._parts, shared_port, inspector), last_route()])
-        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
-        await self._runner.setup()
-        assert self._runner.server is not None
-        shared_port.http.server = self._runner.server
+        shared_port.http.serve(composition.http_routes(settings, self._parts, shared_port, inspector))
         await self._take_lock()
         if self._parts.embedded_nats is not None:
             await self._parts.embedded_nats.start()
@@ -94,7 +86,7 @@ class Server:
         room, spare = room_for_connections(settings)
         shared_port.admission.limits = replace(shared_port.admission.limits, descriptors=room, spare=spare)
         self._admission = shared_port.admission
-        self._broky = shared_port.broky
+        self._broky, self._http = shared_port.broky, shared_port.http
         if isinstance(inspector, NodeWideInspector):
             self._node_wide = inspector
             await inspector.exchange()
@@ -239,7 +231,7 @@ class Server:
                 if self._broky is not None:
                     self._broky.drain()
                 await self._parts.node.drain(operations.shutdown_spread, operations.reconnect_rate)
-                await self._runner.cleanup()
+                await self._http.stop()
                 if self._parts.store_proxy is not None:
                     await self._parts.store_proxy.stop()
                 if self._parts.recorder is not None:

@@ -6,8 +6,7 @@ The files are read once, at construction. The page can connect to this server on
 from html import escape
 from importlib.resources import files
 
-from aiohttp import web
-from aiohttp.typedefs import Handler
+from msgspec import Struct
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -28,13 +27,21 @@ PAGE = "demo.html"
 ASSETS = ("demo.css", "demo.js", "cable.js", "messages.js", "publisher.js", "report.js", "icon.svg")
 
 
+class StaticPage(Struct, frozen=True):
+    """A response that is always the same."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+
 class DemoPage:
-    """The routes of `/demo`.
+    """The pages of `/demo`.
 
     Args:
-        cable_path: the WebSocket endpoint.
-        publish_path: the publish endpoint.
-        root: whether `/` redirects to the page.
+        cable_path: where the WebSocket is.
+        publish_path: where the publish endpoint is.
+        root: `/` redirects to the page.
     """
 
     def __init__(self, cable_path: str = "/cable", publish_path: str = "/api/publish", root: bool = True) -> None:
@@ -43,15 +50,11 @@ class DemoPage:
         self._page = _fill(_read(PAGE), places)
         self._assets = {name: _read(name) for name in ASSETS}
 
-    def routes(self) -> list[web.RouteDef]:
-        page = _handler(PAGE, self._page)
-        assets = [web.get(f"/demo/{name}", _handler(name, body)) for name, body in self._assets.items()]
-        routes = [web.get("/demo", page), web.get("/demo/", page), *assets]
-        return [web.get("/", _redirect), *routes] if self._root else routes
-
-
-async def _redirect(_request: web.Request) -> web.Response:
-    return web.Response(status=302, headers={"Location": "/demo", **SECURITY_HEADERS})
+    def pages(self) -> dict[str, StaticPage]:
+        """By path."""
+        demo = _page(PAGE, self._page)
+        pages = {"/demo": demo, "/demo/": demo, **{f"/demo/{name}": _page(name, body) for name, body in self._assets.items()}}
+        return {"/": StaticPage(302, b"", {"Location": "/demo", **SECURITY_HEADERS}), **pages} if self._root else pages
 
 
 def _read(name: str) -> bytes:
@@ -65,10 +68,6 @@ def _fill(template: bytes, places: dict[str, str]) -> bytes:
     return text.encode()
 
 
-def _handler(name: str, body: bytes) -> Handler:
+def _page(name: str, body: bytes) -> StaticPage:
     content_type = CONTENT_TYPES[name.rpartition(".")[2]]
-
-    async def handle(_request: web.Request) -> web.Response:
-        return web.Response(body=body, content_type=content_type, charset="utf-8", headers=SECURITY_HEADERS)
-
-    return handle
+    return StaticPage(200, body, {"Content-Type": f"{content_type}; charset=utf-8", **SECURITY_HEADERS})

@@ -10,6 +10,9 @@ from ropewalk.model.sessions import ClientOptions
 
 logger = logging.getLogger("ropewalk.handshake")
 
+HEAD_END = b"\r\n\r\n"
+"""What ends the head of an HTTP request."""
+
 BASE, EXTENDED = "actioncable-v1-json", "actioncable-v1-ext-json"
 SUBPROTOCOLS = (BASE, EXTENDED)  # the server's order decides: a client that offers both gets the base protocol
 TOKEN_PREFIX = "anycable-token."

@@ -1,15 +1,43 @@
-"""An endpoint behind a real socket, for tests. A test fails if the server logs an error."""
+"""Endpoints behind a real port, for tests. A test fails if the server logs an error."""
 
+import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
-from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp import ClientSession
 
-from ropewalk.adapters.endpoints.http_connection import HTTP_OPTIONS
+from ropewalk.adapters.endpoints.admission import ConnectionLimits
+from ropewalk.adapters.endpoints.routes import HttpRoute
+from ropewalk.adapters.endpoints.shared_port import SharedPort
+from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
+from ropewalk.protocol.proxies import TrustedProxies
 
-Client = TestClient[web.Request, web.Application]
+
+def shared_port(
+    routes: Sequence[HttpRoute] = (), refusals: Counter[str] | None = None, limits: ConnectionLimits | None = None
+) -> SharedPort:
+    """A port with these routes and no WebSocket."""
+    proxies = TrustedProxies()
+    sockets = WebSocketEndpoint(lambda *_: None, (), lambda _: True, "jid", 1, False, False, proxies)  # type: ignore[arg-type]
+    port = SharedPort(sockets, limits or ConnectionLimits(), Counter() if refusals is None else refusals, 60.0, proxies)
+    port.http.serve(routes)
+    return port
+
+
+class Client:
+    """Sends requests to one server. The methods are those of aiohttp's ClientSession."""
+
+    def __init__(self, session: ClientSession, host: str, port: int) -> None:
+        self.session = session
+        self.host = host
+        self.port = port
+
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self.session, method)
 
 
 class _Failures(logging.Handler):
@@ -22,16 +50,28 @@ class _Failures(logging.Handler):
 
 
 @asynccontextmanager
-async def serving(routes: Sequence[web.RouteDef]) -> AsyncIterator[Client]:
-    application = web.Application()
-    application.add_routes(routes)
-    failures = _Failures()
-    logging.getLogger("aiohttp.server").addHandler(failures)
+async def serving(routes: Sequence[HttpRoute]) -> AsyncIterator[Client]:
+    port, failures = shared_port(routes), _Failures()
+    logging.getLogger("ropewalk").addHandler(failures)
+    listener = await asyncio.get_running_loop().create_server(port.detector, "127.0.0.1", 0)
+    host, number = listener.sockets[0].getsockname()
     try:
-        server = TestServer(application)
-        await server.start_server(**HTTP_OPTIONS)
-        async with TestClient(server) as client:
-            yield client
+        async with ClientSession(f"http://{host}:{number}") as session:
+            yield Client(session, host, number)
     finally:
-        logging.getLogger("aiohttp.server").removeHandler(failures)
+        listener.close()
+        await port.http.stop()
+        logging.getLogger("ropewalk").removeHandler(failures)
     assert failures.seen == []
+
+
+@asynccontextmanager
+async def serving_on_unix_socket(path: Path, routes: Sequence[HttpRoute]) -> AsyncIterator[None]:
+    port = shared_port(routes)
+    listener = await asyncio.get_running_loop().create_unix_server(port.detector, path)
+    try:
+        yield
+    finally:
+        listener.close()
+        await port.http.stop()
+        path.unlink(missing_ok=True)

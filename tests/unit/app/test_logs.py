@@ -118,13 +118,3 @@ def test_exception_is_part_of_its_record() -> None:
         logging.getLogger("ropewalk.engine").exception("failed")
 
     assert "RuntimeError: broken" in json.loads(out.getvalue())["exception"]
-
-
-def test_client_gone_before_its_response_is_not_logged_as_an_error() -> None:
-    out = StringIO()
-    logs.configure("info", "text", out)
-    server = logging.getLogger("aiohttp.server")
-    for error in (ConnectionResetError("gone"), ValueError("a real one")):
-        server.error("Error handling request", exc_info=error)
-    assert out.getvalue().count("Error handling request") == 1
-    assert "a real one" in out.getvalue()

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from aiohttp import web
 
 from ropewalk.adapters.endpoints import sse
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
 from ropewalk.adapters.endpoints.sse_link import SseLink
 from ropewalk.app.server import Server
 from ropewalk.app.settings import load
@@ -22,7 +22,7 @@ MAX_CONNECTIONS = 3
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Address]:
     """Sends neither pings nor comments."""
 
-    def without_comments(request: web.Request, keepalive: float) -> SseLink:
+    def without_comments(request: HttpRequest, keepalive: float) -> SseLink:
         return SseLink(request, NEVER)
 
     monkeypatch.setattr(sse, "SseLink", without_comments)

@@ -11,14 +11,13 @@ second ago, is taken off. What all of them accept within that second may go beyo
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from aiohttp import web
-
-from ropewalk.adapters.endpoints.http_guard import HttpHandler, refusal
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import refusal
+from ropewalk.adapters.endpoints.routes import HttpAnswer, HttpHandler
 from ropewalk.model.refusals import Refusal
 
 logger = logging.getLogger("ropewalk.server")
@@ -64,7 +63,6 @@ class ConnectionAdmission:
         self._http = http
         self._unknown: dict[UndetectedConnection, None] = {}
         self._events = 0
-        self._upgraded = 0
 
     # --- how many there may be ----------------------------------------------------------------------------------------
 
@@ -95,11 +93,11 @@ class ConnectionAdmission:
         return self._websockets() + self._events
 
     def http_connections(self) -> int:
-        """Without those that carry a client: an event stream, or a WebSocket that began as HTTP."""
-        return self._http() - self._events - self._upgraded
+        """Without event streams, which are clients."""
+        return self._http() - self._events
 
     def connections(self) -> int:
-        return len(self._unknown) + self._websockets() + self._http() - self._upgraded
+        return len(self._unknown) + self._websockets() + self._http()
 
     # --- who may come in ----------------------------------------------------------------------------------------------
 
@@ -150,11 +148,10 @@ class ConnectionAdmission:
     def event_stream(self, answer: HttpHandler) -> HttpHandler:
         """A handler whose requests are clients and stay as long as they like."""
 
-        async def handle(request: web.Request) -> web.StreamResponse:
+        async def handle(request: HttpRequest) -> HttpAnswer:
             if not self.client_may_enter():
-                refused = refusal(503, "too many connections", {"Retry-After": "5"})
-                refused.force_close()  # kept open, it would have the place of somebody who may come in
-                return refused
+                # Kept open, it would take the place of another connection.
+                return refusal(503, "too many connections", {"Retry-After": "5"}, close=True)
             self._events += 1
             try:
                 return await answer(request)
@@ -162,15 +159,6 @@ class ConnectionAdmission:
                 self._events -= 1
 
         return handle
-
-    @contextmanager
-    def upgraded(self) -> Iterator[None]:
-        """While an HTTP connection is a WebSocket, it counts as that alone."""
-        self._upgraded += 1
-        try:
-            yield
-        finally:
-            self._upgraded -= 1
 
     # --- what is refused ----------------------------------------------------------------------------------------------
 

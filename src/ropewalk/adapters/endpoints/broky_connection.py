@@ -12,7 +12,7 @@ from ropewalk.adapters.endpoints.broky_clients import ClientKind, RingNodes
 from ropewalk.adapters.endpoints.broky_pushes import CollectedRuns, Push
 from ropewalk.adapters.endpoints.broky_shared import MAX_UNACKED, BrokyShared
 from ropewalk.adapters.endpoints.frame_watch import FrameWatch
-from ropewalk.adapters.endpoints.publish import completed
+from ropewalk.adapters.endpoints.routes import completed
 from ropewalk.adapters.endpoints.socket_writes import SocketWrites
 from ropewalk.adapters.endpoints.turns import A_TURN, LITTLE
 from ropewalk.adapters.endpoints.unsent import unsent_bytes

@@ -3,9 +3,10 @@
 Invariant: a mark lies within what the journal has given out; anything else is refused here.
 """
 
-from aiohttp import web
-
-from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, json_answer, refusal
+from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, json_answer, refusal
+from ropewalk.adapters.endpoints.routes import HttpRoute
 from ropewalk.core.consumers import can_have_given, lag
 from ropewalk.core.transactions import checked_name
 from ropewalk.model.errors import BadRequest
@@ -22,34 +23,34 @@ class ConsumersEndpoint:
         self._journal = journal
         self._guard = guard
 
-    def routes(self, path: str) -> list[web.RouteDef]:
+    def routes(self, path: str) -> list[HttpRoute]:
         one = f"{path}/consumers/{{name}}"
         return [
-            web.get(f"{path}/consumers", guarded(self._guard, self._list)),
-            web.post(one, guarded(self._guard, self._pin)),
-            web.put(one, guarded(self._guard, self._move)),
-            web.delete(one, guarded(self._guard, self._forget)),
+            HttpRoute("GET", f"{path}/consumers", guarded(self._guard, self._list)),
+            HttpRoute("POST", one, guarded(self._guard, self._pin)),
+            HttpRoute("PUT", one, guarded(self._guard, self._move)),
+            HttpRoute("DELETE", one, guarded(self._guard, self._forget)),
         ]
 
-    async def _list(self, request: web.Request) -> web.Response:
+    async def _list(self, request: HttpRequest) -> HttpResponse:
         spans = self._journal.spans()
         return json_answer(200, {"consumers": [_shown(consumer, spans) for consumer in self._store.consumers()]})
 
-    async def _pin(self, request: web.Request) -> web.Response:
+    async def _pin(self, request: HttpRequest) -> HttpResponse:
         consumer = await self._store.pin(_name(request), await self._marks(request))
         return json_answer(200, _offset(consumer))
 
-    async def _move(self, request: web.Request) -> web.Response:
+    async def _move(self, request: HttpRequest) -> HttpResponse:
         consumer = await self._store.move(_name(request), await self._marks(request))
         return json_answer(200, _offset(consumer))
 
-    async def _forget(self, request: web.Request) -> web.Response:
+    async def _forget(self, request: HttpRequest) -> HttpResponse:
         name = _name(request)
         if not await self._store.forget(name):
             return refusal(404, f"there is no consumer {name}")
         return json_answer(200, {})
 
-    async def _marks(self, request: web.Request) -> Marks:
+    async def _marks(self, request: HttpRequest) -> Marks:
         marks = decoded(await body_of(request, MAX_OFFSET), dict[int, ShardMark], "the offset")
         if not marks:
             raise BadRequest("an offset has a mark for one shard at the least")
@@ -68,8 +69,8 @@ def _check(marks: Marks, spans: list[ShardSpan]) -> None:
             raise BadRequest(f"position {mark.position} of shard {shard} is not of the epoch {mark.epoch!r}")
 
 
-def _name(request: web.Request) -> str:
-    return checked_name(request.match_info["name"], "consumer")
+def _name(request: HttpRequest) -> str:
+    return checked_name(request.params["name"], "consumer")
 
 
 def _offset(consumer: Consumer) -> dict[str, object]:

@@ -1,341 +1,532 @@
-"""One aiohttp connection, with bounds on a peer that sends costly framing, reads no responses, or leaves it idle. A peer that
-only ends its own side gets what it asked for.
+"""One HTTP/1.1 connection: requests are parsed, the router finds their handlers, and responses go out in order.
 
-Bodies are passed on as they were sent; `http_guard` inflates them where they are needed.
+Every size is bounded. A peer that sends costly framing, stops in the middle, reads nothing or stays idle is cut off.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple, cast
 
-from aiohttp import HttpVersion10, HttpVersion11, StreamReader, web
-from aiohttp.http import RawRequestMessage
-from aiohttp.streams import EMPTY_PAYLOAD
-
-from ropewalk.adapters.endpoints.http_guard import refusal
-from ropewalk.adapters.endpoints.proxied_connection import ProxiedConnection
-from ropewalk.adapters.endpoints.request_log import RequestLog, request_logger
+from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
+from ropewalk.adapters.endpoints.http_guard import KEYED
+from ropewalk.adapters.endpoints.http_parser import RequestParser
+from ropewalk.adapters.endpoints.http_requests import HttpRequest, RequestHeaders
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, encode_response, refusal
+from ropewalk.adapters.endpoints.routes import HttpAnswer, HttpRouter, QuickHandler, completed
 from ropewalk.adapters.endpoints.turns import LoopTurns
-from ropewalk.adapters.endpoints.unsent import unsent_bytes
+from ropewalk.adapters.endpoints.unsent import WriteWatch
+from ropewalk.model.errors import Unavailable
 from ropewalk.model.refusals import Refusal
-from ropewalk.protocol.proxies import Peer, TrustedProxies
+from ropewalk.protocol.proxies import FORWARDING_HEADERS, Peer, TrustedProxies, joined_headers
 
-logger = logging.getLogger("ropewalk.server")
+logger = logging.getLogger("ropewalk.http")
 
-# --- what comes in: a chunk of one byte costs as much to parse as one of kilobytes -----------------------------------
+MAX_HEAD_BYTES = 16 * 1024
 
-LINES_AT_ONCE = 256
-"""What holds more lines waits for its turn. With chunks of 1 KiB these are 128 KiB."""
+SLICE_BYTES = 8 * 1024
+"""Bytes parsed in one turn of the event loop: about a millisecond of work, also with chunks of one byte. A body of known length
+has no framing and is parsed as it comes."""
 
-FEW_BYTES = 1024
-"""What is so short is parsed without counting its lines."""
+CHUNKS_A_SECOND = 100_000
+"""Chunks parsed a second, of all connections together: about a tenth of a processor."""
 
-PIECE_BYTES = 4 * 1024
-"""What is parsed in one turn: with chunks of one byte half a millisecond's work, and as much again to read the body."""
+MAX_FRAMING_BYTES = 64 * 1024
+"""Chunk sizes, extensions and trailers that any body may have. Beyond it they must not be larger than the body."""
 
-LINES_A_SECOND = 200_000
-"""That are parsed in turns, of all connections together: about a tenth of a processor. A chunk has two lines."""
+BODY_HIGH_WATER = 256 * 1024
+"""Bytes of a body that wait for the handler. Above it nothing more is parsed."""
 
-FRAMING_BYTES = 64 * 1024
-"""Chunk sizes, chunk extensions and trailers that any body may have; beyond it they must not be larger than the body."""
+HOLD_SECONDS = 1.0
+"""How long the body of a quick request is waited for, before a task waits for it."""
+
+LINGER_SECONDS = 1.0
+"""How long the rest of a body that no handler reads is taken, so that its sender gets the response and not a reset."""
+
+MAX_LINGER_BYTES = 32 << 20
+"""How much of it: more than the largest body that any endpoint accepts by default."""
 
 
-class ChunkPacing(ProxiedConnection):
-    """Limits the HTTP framing that a connection makes the server parse.
+class HttpContext(NamedTuple):
+    """What the HTTP connections of a port share. `write_timeout`: seconds that a peer may take nothing of what waits for it."""
 
-    Data with many lines is parsed in small pieces. The connections that send it take turns, and their lines are paced together.
-    A chunked body whose framing is larger than the body itself is refused. aiohttp pauses and resumes reading for its own
-    buffers: the transport is read when neither it nor this here waits.
+    router: HttpRouter
+    connections: "set[HttpConnection]"
+    head_timeouts: HeadTimeouts
+    turns: LoopTurns
+    refusals: Counter[str]
+    write_timeout: float
+    proxies: TrustedProxies
+
+
+class _Repeat(NamedTuple):
+    """The head of a quick request as it came, and what it was parsed to. Publishers send the same head again and again."""
+
+    head: bytes
+    size: int
+    request: HttpRequest
+    quick: QuickHandler
+
+
+class HttpConnection(asyncio.Protocol):
+    """Implements `Exchange`. Requests are answered one after another; a quick one without a task, if its handler can.
+
+    Bytes that come while they cannot be parsed are held, and reading pauses until they are.
     """
 
-    def __init__(self, server: web.Server, refusals: Counter[str], turns: LoopTurns, **options: Any) -> None:
-        super().__init__(server, **options)
-        self._refusals = refusals
-        self._turns = turns
+    __slots__ = (
+        "_body_timer",
+        "_context",
+        "_current",
+        "_head_bytes",
+        "_idle_at",
+        "_idle_timeout",
+        "_idle_timer",
+        "_in_turn",
+        "_linger_end",
+        "_lingering",
+        "_logs",
+        "_loop",
+        "_parser",
+        "_peer",
+        "_peer_ended",
+        "_quick",
+        "_repeat",
+        "_stopping",
+        "_streaming",
+        "_task",
+        "_unparsed",
+        "_wire_bytes",
+        "_writing",
+        "transport",
+        "when_lost",
+    )
+
+    def __init__(self, context: HttpContext, peer: Peer, idle_timeout: float) -> None:
+        self._context = context
+        self._peer = peer
+        self._idle_timeout = idle_timeout
+        self._loop = asyncio.get_running_loop()
+        self._logs = logger.isEnabledFor(logging.DEBUG)
+        self.transport: asyncio.Transport | None = None
+        self.when_lost: Callable[[], None] | None = None
+        self._parser = RequestParser(self)
+        self._repeat: _Repeat | None = None
         self._unparsed = b""
-        self._waiting = False
-        self._was_paused = False
-        self._resuming: asyncio.Handle | None = None
-        self._newest: StreamReader = EMPTY_PAYLOAD  # the body of the last request that was parsed
-        self._announced = 0  # its length, if it has one
-        self._chunked: StreamReader | None = None  # the same, if it is chunked and not whole yet
-        self._wire_bytes = 0  # of that one
+        self._in_turn = False  # waits for its turn to parse
+        self._head_bytes = 0
+        self._wire_bytes = 0  # of the body that is arriving, with its framing
+        self._current: HttpRequest | None = None
+        self._quick: QuickHandler | None = None  # of the current request, while its body is incomplete
+        self._task: asyncio.Task[None] | None = None
+        self._streaming = False
+        self._lingering = False
+        self._linger_end = 0
+        self._body_timer: asyncio.TimerHandle | None = None  # of a quick or lingering request
+        self._idle_at = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._writing: WriteWatch | None = None  # while the peer takes less than is written
+        self._peer_ended = False
+        self._stopping = False
+
+    # --- called by the event loop -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._context.connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.transport is None:  # it was handed over
+            return
+        if self._current is not None:
+            self._current.body.fail("the connection was lost")
+        if self._quick is not None:
+            self._quick.cut_off()
+        self._forget()
+        if self.when_lost is not None:
+            self.when_lost()
 
     def data_received(self, data: bytes) -> None:
-        if not data:  # aiohttp goes on with what its parser was given before
-            super().data_received(data)
-            self._note_body()
-        elif self._unparsed:
+        if self._unparsed or not self._may_parse():
             self._unparsed += data
-        elif len(data) > FEW_BYTES and not self._within_length(len(data)) and data.count(b"\r\n") > LINES_AT_ONCE:
-            self._unparsed = data
-            self._pause_transport_reading()
-            self._wait_for_turn()
+            self._pause_reading()
         else:
             self._parse(data)
 
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._unparsed = b""
-        self._newest, self._chunked = EMPTY_PAYLOAD, None  # a body knows its connection: nothing would free the two
-        if self._resuming is not None:
-            self._resuming.cancel()
-            self._resuming = None
-        super().connection_lost(exc)
+    def eof_received(self) -> bool:
+        """True to stay open until every complete request is answered. TLS ends both sides at once."""
+        self._peer_ended = True
+        if self._current is not None:
+            self._current.body.fail("the connection was lost")
+        assert self.transport is not None
+        secure = self.transport.get_extra_info("sslcontext") is not None
+        return not secure and not self._streaming and not self._is_finished()
 
-    async def finish_response(
-        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
-    ) -> tuple[web.StreamResponse, bool]:
-        finished = await super().finish_response(request, resp, start_time)
-        self._note_body()  # what came behind an upgrade that was declined is parsed in there
-        return finished
+    def pause_writing(self) -> None:
+        if self.transport is not None:
+            self._writing = WriteWatch(self.transport, self._context.write_timeout, self._abort)
 
-    def pause_reading(self) -> None:
-        self._was_paused = True
-        super().pause_reading()
+    def resume_writing(self) -> None:
+        self._end_watch()
+        self._go_on()
 
-    def resume_reading(self, resume_parser: bool = True) -> None:
-        """aiohttp calls it with every chunk that it reads. Its parser may keep something back once it was paused, also later
-        on; then it goes on in a turn of its own, and once for all chunks that were read together."""
-        if not resume_parser:
-            super().resume_reading(resume_parser)
-        elif self._was_paused and self._resuming is None:
-            self._resuming = self._loop.call_soon(self._resume)
+    # --- parsing ------------------------------------------------------------------------------------------------------
 
-    def _resume(self) -> None:
-        self._resuming = None
-        super().resume_reading()
-
-    def _resume_transport_reading(self) -> None:
-        if self._unparsed:
-            self._wait_for_turn()
-        else:
-            super()._resume_transport_reading()
-
-    def _wait_for_turn(self) -> None:
-        if not self._waiting:
-            self._waiting = True
-            self._turns.wait(self)
-
-    def take_turn(self) -> float:
-        """Parse the next piece of what came."""
-        self._waiting = False
-        if not self._unparsed or self._aiohttp_waits:
-            return 0.0
-        size = len(self._unparsed)
-        if not self._within_length(size):
-            size = PIECE_BYTES
-        piece, self._unparsed = self._unparsed[:size], self._unparsed[size:]
-        self._parse(piece)
-        if not self._aiohttp_waits:
-            self._resume_transport_reading()
-        return piece.count(b"\r\n") / LINES_A_SECOND if size == PIECE_BYTES else 0.0
-
-    @property
-    def _aiohttp_waits(self) -> bool:
-        return self._reading_paused or self._buffer_paused
+    def _may_parse(self) -> bool:
+        """Only the body of the request that is being answered; the next request when that is answered."""
+        if self._in_turn or self._parser.ended or self._parser.queue:
+            return False
+        current = self._current
+        return current is None or not (current.body.complete or current.body.buffered > BODY_HIGH_WATER)
 
     def _parse(self, data: bytes) -> None:
-        super().data_received(data)
-        begun = self._note_body()
-        body = self._chunked
-        if body is None:
+        """What is too much for one turn of the event loop waits for the next one."""
+        rest = data
+        if self._repeat is not None and self._parser.is_between_requests:
+            rest = self._answer_repeats(self._repeat, data)
+        if rest is data:
+            end = max(SLICE_BYTES, self._known_length())
+            self._unparsed = data[end:]
+            self._feed(data[:end] if self._unparsed else data)
+            self._answer()
+        else:
+            self._unparsed = rest
+        if self._unparsed:
+            self._pause_reading()
+            if self._may_parse():
+                self._in_turn = True
+                self._context.turns.wait(self)
+
+    def _answer_repeats(self, repeat: _Repeat, data: bytes) -> bytes:
+        """Answer the requests with the same head at the beginning of `data`. Returns the rest."""
+        head, size, request, quick = repeat
+        done = 0
+        while data.startswith(head, done) and done + size <= len(data) and done < SLICE_BYTES and self._may_begin():
+            if not quick.takes(request) or (answer := quick.answer(request, data[done + len(head) : done + size])) is None:
+                break
+            done += size
+            self._current = request
+            if self._logs:
+                request.begun = self._loop.time()
+            self._answer_quickly(quick, request, answer)
+        return data[done:] if done else data
+
+    def _note_repeat(self, data: bytes) -> None:
+        """`data` is one whole request and nothing else."""
+        request = self._parser.newest
+        if request is None or request.length is None:
             return
-        if body.is_eof():
-            self._chunked = None
-        elif not begun:
+        quick = self._context.router.quick.get(request.target)
+        if quick is not None and quick.takes(request):
+            self._repeat = _Repeat(data[: len(data) - request.length], len(data), request, quick)
+
+    def _known_length(self) -> int:
+        """How many bytes from here on are body without framing."""
+        newest = self._parser.newest
+        if newest is None or newest.body.complete or newest.length is None:
+            return 0
+        return newest.length - newest.body.received
+
+    def take_turn(self) -> float:
+        """Parse the next slice. Returns how long others wait after it."""
+        self._in_turn = False
+        before = self._parser.chunks
+        self._go_on()
+        return (self._parser.chunks - before) / CHUNKS_A_SECOND
+
+    def _go_on(self) -> None:
+        """Answer and parse what had to wait, as far as it may."""
+        self._answer()
+        if self._unparsed and self._may_parse() and self.transport is not None:
+            data, self._unparsed = self._unparsed, b""
+            self._parse(data)
+        if not self._unparsed and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+            self._close_if_finished()
+
+    def _pause_reading(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def _feed(self, data: bytes) -> None:
+        parser = self._parser
+        was_in_head, before, was_between = parser.in_head, parser.newest, parser.is_between_requests
+        self._unparsed = parser.feed(data) + self._unparsed
+        self._bound_head(len(data), was_in_head)
+        if parser.newest is not before:
+            self._wire_bytes = 0
+            if was_between and len(parser.queue) == 1 and parser.is_between_requests:
+                self._note_repeat(data)
+        else:
             self._wire_bytes += len(data)
-            # While aiohttp waits, a part of these bytes is not parsed yet.
-            if self._wire_bytes > 2 * body.total_bytes + FRAMING_BYTES and not self._aiohttp_waits:
-                self._refuse(body)
+            self._bound_framing()
+        if self._current is not None and self._current.body.complete:
+            self._body_came(self._current)
+        elif self._lingering and self._current is not None and self._current.body.received > self._linger_end:
+            self._finish(self._current)
 
-    def _within_length(self, size: int) -> bool:
-        """Whether so many bytes more are all of a body of known length, in which lines cost nothing."""
-        return self._announced - self._newest.total_bytes >= size and not self._aiohttp_waits
+    def _bound_head(self, size: int, was_in_head: bool) -> None:
+        parser = self._parser
+        if not parser.in_head:
+            self._head_bytes = 0
+            if was_in_head:
+                self._context.head_timeouts.end(self)
+            return
+        if not was_in_head:
+            self._context.head_timeouts.begin(self)
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            parser.refuse(431, "the head of the request is too long")
 
-    def _note_body(self) -> bool:
-        """Whether the newest request begins a chunked body."""
-        if not self._messages:
-            return False
-        message, body = self._messages[-1]
-        if body is self._newest or not isinstance(message, RawRequestMessage):
-            return False
-        self._newest = body
-        self._announced = 0
-        self._chunked = None
-        if message.chunked:
-            self._chunked = body
-            self._wire_bytes = body.total_bytes
-        elif not body.is_eof():
-            self._announced = int(message.headers.get("Content-Length", 0))
-        return self._chunked is not None
+    def _bound_framing(self) -> None:
+        newest = self._parser.newest
+        if newest is None or newest.body.complete or newest.length is not None:
+            return
+        if self._wire_bytes > 2 * newest.body.received + MAX_FRAMING_BYTES:
+            self._abort(Refusal.CHUNKS)
 
-    def _refuse(self, body: StreamReader) -> None:
-        self._refusals[Refusal.CHUNKS] += 1
-        logger.debug("more framing than body", extra={"bytes": self._wire_bytes, "body": body.total_bytes})
-        self._chunked = None
+    def time_out(self) -> None:
+        """The rest of a head did not come. It may wait while a request before it is answered."""
+        if self._current is not None or self._parser.queue:
+            self._context.head_timeouts.begin(self)
+        else:
+            self._abort(Refusal.HEAD_TIMEOUT)
+
+    # --- answering ----------------------------------------------------------------------------------------------------
+
+    def _answer(self) -> None:
+        queue = self._parser.queue
+        while queue and self._may_begin():
+            match queue.popleft():
+                case HttpResponse() as refused:
+                    self._refuse(refused)
+                case request:
+                    self._begin(request)
+
+    def _refuse(self, refused: HttpResponse) -> None:
+        """Of what is not a request."""
+        if self.transport is not None:
+            self.transport.write(encode_response(None, refused))
+            self.transport.close()
+
+    def _may_begin(self) -> bool:
+        return self._current is None and self._writing is None and self.transport is not None
+
+    def _begin(self, request: HttpRequest) -> None:
+        self._current = request
+        if self._logs:
+            request.begun = self._loop.time()
+        quick = self._context.router.quick.get(request.target)
+        if quick is None or not quick.takes(request):
+            self._start(request)
+        elif request.body.complete:
+            self._read_quickly(quick, request)
+        else:
+            self._hold(quick, request)
+
+    def _hold(self, quick: QuickHandler, request: HttpRequest) -> None:
+        """Wait for the rest of a small body without a task."""
+        try:
+            KEYED.take(request.length or 0)
+        except Unavailable:
+            self._start(request)
+            return
+        self._quick = quick
+        self._body_timer = self._loop.call_later(HOLD_SECONDS, self._end_hold, request)
+
+    def _end_hold(self, request: HttpRequest) -> None:
+        self._release_hold(request)
+        self._start(request)
+
+    def _release_hold(self, request: HttpRequest) -> None:
+        self._quick = None
+        KEYED.give_back(request.length or 0)
+        self._end_body_timer()
+
+    def _body_came(self, request: HttpRequest) -> None:
+        """The body of the current request is complete."""
+        if self._quick is not None:
+            quick = self._quick
+            self._release_hold(request)
+            self._read_quickly(quick, request)
+        elif self._lingering:
+            self._finish(request)
+
+    def _read_quickly(self, quick: QuickHandler, request: HttpRequest) -> None:
+        answer = quick.answer(request, request.body.peek())
+        if answer is None:
+            self._start(request)
+        else:
+            self._answer_quickly(quick, request, answer)
+
+    def _answer_quickly(self, quick: QuickHandler, request: HttpRequest, answer: Coroutine[Any, Any, HttpResponse]) -> None:
+        if quick.instant:
+            self._respond(request, completed(answer))
+        else:
+            self._task = self._loop.create_task(self._run(request, answer))
+
+    def _start(self, request: HttpRequest) -> None:
+        self._task = self._loop.create_task(self._run(request, self._context.router.handler(request)(request)))
+
+    async def _run(self, request: HttpRequest, handling: Awaitable[HttpAnswer]) -> None:
+        try:
+            answer = await handling
+        except Exception as error:
+            answer = self._failed(request, error)
+        self._task = None
+        self._streaming = False
+        if self.transport is None:
+            return
+        if isinstance(answer, HttpResponse):
+            self._respond(request, answer)
+        elif answer.ended:
+            self._responded(request, answer.status, answer.close)
+        else:
+            self.transport.close()
+        self._go_on()
+
+    def _failed(self, request: HttpRequest, error: Exception) -> HttpResponse:
+        if self.transport is not None or not isinstance(error, ConnectionError):
+            logger.error("request failed", exc_info=error, extra={"method": request.method, "path": request.path})
+        return refusal(500, "the server failed", close=True)
+
+    def _respond(self, request: HttpRequest, response: HttpResponse) -> None:
+        assert self.transport is not None
+        close = response.close or not request.keep_alive or self._stopping or self._is_body_unusable(request)
+        self.transport.write(encode_response(request, response, close))
+        self._responded(request, response.status, close)
+
+    @staticmethod
+    def _is_body_unusable(request: HttpRequest) -> bool:
+        """The body was malformed, or its sender waits for a `100 Continue` that never came."""
+        return request.body.failed or (request.continue_expected and not request.body.received)
+
+    def _responded(self, request: HttpRequest, status: int, close: bool) -> None:
+        if request.begun:
+            self._log(request, status)
+        request.keep_alive = not close
+        if request.body.complete or self._is_body_unusable(request):
+            self._finish(request)
+        else:
+            self._lingering = True
+            self._linger_end = request.body.received + MAX_LINGER_BYTES
+            request.body.discard()
+            self._body_timer = self._loop.call_later(LINGER_SECONDS, self._finish, request)
+
+    def _finish(self, request: HttpRequest) -> None:
+        """A request is answered, and its body is behind it."""
+        assert self.transport is not None
+        self._end_body_timer()
+        self._current = None
+        self._lingering = False
+        if not request.keep_alive or not request.body.complete:
+            self._parser.ended = True
+            self._parser.queue.clear()
+            self.transport.close()
+        else:
+            self._idle_at = self._loop.time() + self._idle_timeout
+            if self._idle_timer is None:
+                self._idle_timer = self._loop.call_at(self._idle_at, self._check_idle)
+
+    def _log(self, request: HttpRequest, status: int) -> None:
+        seconds = round(self._loop.time() - request.begun, 6)
+        remote = self.client(request.headers)[0]
+        # Without the query, because it may contain tokens.
+        extra = {"method": request.method, "path": request.path, "status": status, "remote": remote, "seconds": seconds}
+        logger.debug("request", extra=extra)
+
+    # --- called by handlers -------------------------------------------------------------------------------------------
+
+    def client(self, headers: RequestHeaders) -> tuple[str, str]:
+        secure = self.transport is not None and self.transport.get_extra_info("sslcontext") is not None
+        forwarded = joined_headers(headers.getall, FORWARDING_HEADERS) if self._context.proxies else {}
+        return self._context.proxies.client(self._peer, "https" if secure else "http", forwarded)
+
+    @property
+    def peer(self) -> Peer:
+        return self._peer
+
+    def body_awaited(self) -> None:
+        request = self._current
+        if request is not None and request.continue_expected and self.transport is not None:
+            request.continue_expected = False
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def body_taken(self) -> None:
+        if self._unparsed:
+            self._loop.call_soon(self._go_on)
+
+    def stream_begun(self) -> None:
+        self._streaming = True
+
+    async def drain(self) -> None:
+        if self._writing is not None:
+            await self._writing.drained()
+        if self.transport is None:
+            raise ConnectionResetError("the connection was lost")
+
+    def detach(self) -> tuple[asyncio.Transport, bytes]:
+        """Hand the connection over to another protocol, with what came behind the current request."""
+        assert self.transport is not None
+        transport, rest = self.transport, self._unparsed
+        self._forget()
+        transport.resume_reading()
+        return transport, rest
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> asyncio.Task[None] | None:
+        """Close the connection behind the response that is under way, whose task is returned, or now."""
+        self._stopping = True
+        if self._task is None and self.transport is not None:
+            self.transport.close()
+        return self._task
+
+    def _forget(self) -> None:
+        self.transport = None
+        self._context.connections.discard(self)
+        self._context.head_timeouts.end(self)
+        if self._quick is not None and self._current is not None:
+            self._release_hold(self._current)
+        for timer in (self._body_timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
+        self._end_watch()
         self._unparsed = b""
+        self._current = self._repeat = None
+        self._parser.close()
+
+    def _abort(self, why: Refusal) -> None:
+        self._context.refusals[why] += 1
+        logger.debug("connection closed", extra={"reason": why.value})
         if self.transport is not None:
             self.transport.abort()
 
+    def _end_watch(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.end()
 
-# --- what goes out, and how long it may take --------------------------------------------------------------------------
+    def _is_finished(self) -> bool:
+        """Everything that has come is answered."""
+        return self._current is None and not self._parser.queue and not self._unparsed
 
-LINGER_SECONDS = 1.0
-"""For how long a body that nobody reads is taken and thrown away, so that its sender gets the refusal and not a reset."""
+    def _close_if_finished(self) -> None:
+        if self._peer_ended and self._is_finished() and self.transport is not None:
+            self.transport.close()
 
-LINGER_BYTES = 32 << 20
-"""How much of it: more than the largest body that any endpoint takes by default."""
+    def _end_body_timer(self) -> None:
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
 
-UNPARSED = "UNKNOWN"
-"""aiohttp's method of a request that it could not parse."""
-
-HTTP_OPTIONS: dict[str, Any] = {
-    # The parser would inflate every body as it arrives, on the event loop, whoever sends it and wherever to.
-    "auto_decompress": False,
-    # It would read on for a time, however much comes; `_discard` does it instead.
-    "lingering_time": 0,
-}
-
-
-class HttpConnection(ChunkPacing):
-    """`idle_timeout` runs from the end of an answer to the whole head of the next request. `write_timeout`: how long the
-    peer may take nothing of what waits for it.
-    """
-
-    def __init__(
-        self,
-        server: web.Server,
-        refusals: Counter[str],
-        turns: LoopTurns,
-        idle_timeout: float,
-        write_timeout: float,
-        peer: Peer,
-        proxies: TrustedProxies,
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        logged: dict[str, Any] = {"access_log": request_logger(), "access_log_class": RequestLog}
-        super().__init__(server, refusals, turns, loop=loop, keepalive_timeout=idle_timeout, **HTTP_OPTIONS, **logged)
-        self.peer = peer
-        self.proxies = proxies
-        self._write_timeout = write_timeout
-        self._stalled: asyncio.TimerHandle | None = None
-        self._unsent = 0
-        self._peer_ended = False  # its side of the connection
-        self._answering: web.BaseRequest | None = None
-        self._answered = 0
-        self._answer = self._request_handler
-        self._request_handler = self._answer_when_read
-
-    async def _answer_when_read(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Requests can be sent faster than their answers are read. They wait here, and aiohttp stops reading more of them."""
-        self._answering = request
-        if self.writing_paused:
-            await request.writer.drain()
-        if request._version not in (HttpVersion10, HttpVersion11):
-            return _other_version(request)
-        assert self._answer is not None
-        if self.transport is None and not request.content.is_eof():
-            # Lost before aiohttp began with this request: it reports that to the request in progress only.
-            request.content.set_exception(ConnectionResetError("connection lost"))
-        try:
-            return await self._answer(request)
-        except Exception as error:
-            if error is not request.content.exception():
-                raise
-            raise ConnectionResetError(str(error)) from None
-        finally:
-            _let_go(request.content)
-
-    async def finish_response(
-        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
-    ) -> tuple[web.StreamResponse, bool]:
-        finished = await super().finish_response(request, resp, start_time)
-        if not request.content.is_eof():
-            await self._discard(request.content)
-            _let_go(request.content)
-        self._answering = None
-        self._answered += 1
-        if self._peer_ended and self._answered == self._request_count:
-            self.close()
-        return finished
-
-    def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp's own has no answer: it always hangs up
-        """True to stay open until all that was asked for whole is answered. TLS ends both sides at once."""
-        self._peer_ended = self.ssl_context is None and self._newest.is_eof() and self._owes_answers()
-        return self._peer_ended
-
-    def _owes_answers(self) -> bool:
-        """A stream of events that has begun is none: it has no end, and whoever hangs up ends their side too."""
-        streaming = self._answering is not None and self._answering.writer.output_size > 0
-        return self._request_count - self._answered > streaming
-
-    async def _discard(self, body: StreamReader) -> None:
-        end = body.total_bytes + LINGER_BYTES
-        with contextlib.suppress(TimeoutError, web.RequestPayloadError, ConnectionError):
-            async with asyncio.timeout(LINGER_SECONDS):
-                while self.connected and not body.is_eof() and body.total_bytes < end:
-                    await body.readany()
-
-    def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
-    ) -> web.StreamResponse:
-        answer = super().handle_error(request, status, exc, message)
-        if request.method == UNPARSED and isinstance(answer, web.Response):
-            answer.body = None  # it may have been a HEAD
-        return answer
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._watch()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._unwatch()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._unwatch()
-        super().connection_lost(exc)
-
-    def _watch(self) -> None:
-        if self.transport is not None:
-            self._unsent = unsent_bytes(self.transport)
-            self._stalled = self._loop.call_later(self._write_timeout, self._check_progress)
-
-    def _unwatch(self) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
-
-    def _check_progress(self) -> None:
-        self._stalled = None
-        if self.transport is None:
+    def _check_idle(self) -> None:
+        self._idle_timer = None
+        if self.transport is None or not self._is_finished():
             return
-        if unsent_bytes(self.transport) < self._unsent:
-            self._watch()
-            return
-        self._refusals[Refusal.WRITE_TIMEOUT] += 1
-        self.transport.abort()
-
-    def _process_keepalive(self) -> None:
-        was_open = self.transport is not None
-        super()._process_keepalive()
-        if was_open and self.transport is None:
-            self._refusals[Refusal.IDLE] += 1
-
-
-def _let_go(body: StreamReader) -> None:
-    """A body that was cut off keeps the error which its reader got. That one knows where it was raised, so everything that was
-    at work there would stay, with all that came of the body, until the garbage collector finds it."""
-    if (error := body.exception()) is not None:
-        error.__traceback__ = error.__context__ = None
-
-
-def _other_version(request: web.BaseRequest) -> web.Response:
-    """The refusal of a request line with another version of HTTP, or none, which counts as 0.9: the parser takes both."""
-    answer = refusal(400 if request._version < HttpVersion10 else 505, "HTTP/1.1 is needed")
-    answer.force_close()
-    # aiohttp would answer in the version that is not spoken. It remembers `request.version` once that was asked for.
-    request._version = HttpVersion11
-    return answer
+        if self._loop.time() < self._idle_at:
+            self._idle_timer = self._loop.call_at(self._idle_at, self._check_idle)
+        else:
+            self._context.refusals[Refusal.IDLE] += 1
+            self.transport.close()

@@ -4,12 +4,14 @@ import asyncio
 import logging
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable
 from typing import TypeVar
 
 import msgspec
-from aiohttp import web
 
+from ropewalk.adapters.endpoints.http_requests import HttpRequest, RequestHeaders
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, json_answer, refusal
+from ropewalk.adapters.endpoints.routes import HttpAnswer, HttpHandler
 from ropewalk.core.signatures import matches
 from ropewalk.model.errors import (
     BadBody,
@@ -34,24 +36,6 @@ logger = logging.getLogger("ropewalk.http")
 ACCEPTED_ENCODINGS = {"Accept-Encoding": "gzip, deflate"}  # RFC 9110 section 15.5.16: what a 415 means here
 
 T = TypeVar("T")
-
-HttpHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-def json_answer(status: int, body: dict[str, object], headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json", headers=headers)
-
-
-def refusal(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
-    return json_answer(status, {"error": reason}, headers)
-
-
-def unreadable(request: web.Request, answer: web.Response) -> web.Response:
-    """`answer`, to a body that is not chunked or compressed as it says, or was never sent. aiohttp would read on after the
-    answer and stumble over it again."""
-    request.content.feed_eof()
-    answer.force_close()
-    return answer
 
 
 class KeyGuard:
@@ -83,41 +67,27 @@ class KeyGuard:
 
 
 def guarded(guard: KeyGuard, answer: HttpHandler) -> HttpHandler:
-    """Answers only those whom `guard` admits, and turns what is raised on purpose into a refusal."""
+    """Answers requests with the guard's key only, and turns client errors into refusals."""
 
-    async def handle(request: web.Request) -> web.StreamResponse:
-        if not guard.admits(request.headers.get("Authorization", "")):
+    async def handle(request: HttpRequest) -> HttpAnswer:
+        if not guard.admits(request.headers.get("authorization")):
             return refusal(401, "a valid bearer key is needed", {"WWW-Authenticate": "Bearer"})
         try:
             return await answer(request)
-        except (web.RequestPayloadError, ConnectionError):
+        except ConnectionError:
             guard.refused(Refusal.BAD_BODY)
-            return unreadable(request, refusal(400, "the body cannot be read"))
+            return refusal(400, "the body cannot be read", close=True)
         except LateBody as error:
             guard.refused(Refusal.BODY_TIMEOUT)
-            return unreadable(request, refusal(408, str(error)))
+            request.body.fail("it did not come in time")
+            return refusal(408, str(error), close=True)
         except RopewalkError as error:
             return answer_to(error, guard)
 
     return handle
 
 
-def asked_for(guard: KeyGuard, limit: int) -> Callable[[web.Request], Awaitable[None]]:
-    """For aiohttp: answers `Expect: 100-continue` where the body may come, by its key and its announced size. Where it may not,
-    nothing is said here: the sender keeps it, and gets the refusal."""
-
-    async def answer_expectation(request: web.Request) -> None:
-        if request.headers.get("Expect", "").lower() != "100-continue":
-            raise web.HTTPExpectationFailed(text="only 100-continue can be expected")
-        fits = request.content_length is None or request.content_length <= limit
-        if fits and guard.knows(request.headers.get("Authorization", "")):
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            request.writer.output_size = 0  # the answer itself has not begun
-
-    return answer_expectation
-
-
-def answer_to(error: RopewalkError, guard: KeyGuard) -> web.Response:
+def answer_to(error: RopewalkError, guard: KeyGuard) -> HttpResponse:
     """The refusal of a request, counted. Raises what is no refusal."""
     if isinstance(error, TooLarge):
         guard.refused(Refusal.BODY_TOO_LARGE)
@@ -128,7 +98,7 @@ def answer_to(error: RopewalkError, guard: KeyGuard) -> web.Response:
     return _refused(error)
 
 
-def _refused(error: RopewalkError) -> web.Response:
+def _refused(error: RopewalkError) -> HttpResponse:
     match error:
         case MalformedPublication():
             return json_answer(422, {"error": error.reason, "index": error.index})
@@ -159,7 +129,7 @@ def decoded(body: bytes, kind: type[T], what: str) -> T:
         raise BadRequest(f"{what} cannot be read: {why_no_json(body, error)}") from None
 
 
-def number(request: web.Request, name: str, default: int | None, low: int, high: int) -> int:
+def number(request: HttpRequest, name: str, default: int | None, low: int, high: int) -> int:
     """A query parameter; `default` None says that it must be there."""
     text = request.query.get(name, "")
     if not text and default is not None:
@@ -213,24 +183,24 @@ ANONYMOUS = Budget(32 << 20)
 """Shared by those that do not, so that strangers cannot use up what publishers need."""
 
 
-async def body_of(request: web.Request, limit: int) -> bytes:
-    """The body of a request whose key was accepted. The server's HTTP parser leaves bodies as they were sent."""
-    return await gather(request.content.iter_any(), request.headers, limit)
+async def body_of(request: HttpRequest, limit: int) -> bytes:
+    """The body of a request whose key was accepted."""
+    return await gather(request.body.chunks(), request.headers, limit)
 
 
 async def gather(
     chunks: AsyncIterable[bytes],
-    headers: Mapping[str, str],
+    headers: RequestHeaders,
     limit: int,
     budget: Budget = KEYED,
     seconds: float = BODY_SECONDS,
 ) -> bytes:
     """The body, inflated. Raises TooLarge, UnsupportedEncoding, BadBody, Unavailable, and LateBody after `seconds`."""
-    encoding = headers.get("Content-Encoding", "").strip().lower()
+    encoding = headers.get("content-encoding").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise UnsupportedEncoding("a body may be sent plain, or with Content-Encoding gzip or deflate")
     # The limit holds for what is sent and for what it becomes. The announced size may be missing or wrong.
-    announced = headers.get("Content-Length", "")
+    announced = headers.get("content-length")
     if announced.isdecimal() and (len(announced) > 19 or int(announced) > limit):
         raise _too_large(limit)
     body = bytearray()

@@ -5,12 +5,14 @@ Invariant: a response is bounded, and is read from the journal no faster than it
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import msgspec
-from aiohttp import web
 
-from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, json_answer, number
+from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, number, whole
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, ResponseStream, encode_fields, json_answer
+from ropewalk.adapters.endpoints.routes import HttpAnswer, HttpRoute
 from ropewalk.model.errors import BadRequest, RopewalkError
 from ropewalk.model.journal import ShardSpan, holes_of, oldest_kept, shards_of
 from ropewalk.ports import JournalReader
@@ -23,6 +25,8 @@ READERS = 16
 
 _MAX_ARCHIVED = 65536
 _MAX_POSITION = 2**63 - 1
+_MAX_SHARD = 10**9 - 1
+_ARROW_FIELDS = {"Content-Type": ARROW_STREAM}
 
 
 class _Archived(msgspec.Struct, frozen=True):
@@ -35,20 +39,20 @@ class JournalEndpoint:
         self._guard = guard
         self._readers = asyncio.Semaphore(READERS)
 
-    def routes(self, path: str) -> list[web.RouteDef]:
+    def routes(self, path: str) -> list[HttpRoute]:
         return [
-            web.get(path, guarded(self._guard, self._spans)),
-            web.get(f"{path}/{{shard:[0-9]{{1,9}}}}", guarded(self._guard, self._range)),
-            web.post(f"{path}/archived", guarded(self._guard, self._archived)),
+            HttpRoute("GET", path, guarded(self._guard, self._spans)),
+            HttpRoute("GET", f"{path}/{{shard}}", guarded(self._guard, self._range)),
+            HttpRoute("POST", f"{path}/archived", guarded(self._guard, self._archived)),
         ]
 
-    async def _spans(self, request: web.Request) -> web.Response:
+    async def _spans(self, request: HttpRequest) -> HttpResponse:
         spans = self._journal.spans()
         archived = {str(shard): end for shard, end in sorted(self._journal.archived_ends().items())}
         return json_answer(200, {"shards": shards_of(spans), "spans": spans, "holes": holes_of(spans), "archived": archived})
 
-    async def _range(self, request: web.Request) -> web.StreamResponse:
-        shard = int(request.match_info["shard"])
+    async def _range(self, request: HttpRequest) -> HttpAnswer:
+        shard = whole(request.params["shard"], "shard", 0, _MAX_SHARD)
         spans = [span for span in self._journal.spans() if span.shard == shard]
         if (oldest := oldest_kept(spans)) is None:
             return json_answer(404, {"error": f"there is no shard {shard}", "shards": shards_of(self._journal.spans())})
@@ -61,8 +65,7 @@ class JournalEndpoint:
             except BadRequest as error:
                 return json_answer(416, {"error": str(error), "spans": spans})
             if request.method == "HEAD":
-                # What is written to a stream is sent whatever the method was, and would be taken for the next answer.
-                return web.Response(headers={"Content-Type": ARROW_STREAM})
+                return HttpResponse(fields=encode_fields(_ARROW_FIELDS))
             return await _stream(request, beginning, chunks)
 
     async def _read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncGenerator[bytes, None]:
@@ -70,7 +73,7 @@ class JournalEndpoint:
         async for chunk in self._journal.read(shard, first, end, max_bytes):
             yield chunk
 
-    async def _archived(self, request: web.Request) -> web.Response:
+    async def _archived(self, request: HttpRequest) -> HttpResponse:
         order = decoded(await body_of(request, _MAX_ARCHIVED), _Archived, "the list of positions")
         known = {span.shard: span.end for span in self._journal.spans()}
         for shard, position in order.positions.items():
@@ -80,22 +83,15 @@ class JournalEndpoint:
         return json_answer(200, {})
 
 
-async def _stream(request: web.Request, beginning: bytes, chunks: AsyncIterator[bytes]) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": ARROW_STREAM})
-    await response.prepare(request)
-    try:
-        await response.write(beginning)
+async def _stream(request: HttpRequest, beginning: bytes, chunks: AsyncIterator[bytes]) -> ResponseStream:
+    """Without an end where the journal cannot be read on: a client cannot take that for a whole response."""
+    stream = ResponseStream(request, 200, _ARROW_FIELDS)
+    with suppress(RopewalkError, ConnectionResetError):
+        await stream.write(beginning)
         async for chunk in chunks:
-            await response.write(chunk)
-    except RopewalkError:
-        # The answer has begun, so that only its end can say it: cut off, it cannot be taken for a whole one.
-        if request.transport is not None:
-            request.transport.close()
-        return response
-    except ConnectionResetError:
-        return response
-    await response.write_eof()
-    return response
+            await stream.write(chunk)
+        await stream.end()
+    return stream
 
 
 def _end_after(spans: list[ShardSpan], first: int) -> int:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from aiohttp import web
-
-from ropewalk.adapters.endpoints.http_guard import json_answer
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, encode_fields, json_answer
+from ropewalk.adapters.endpoints.routes import ANY, HttpRoute
 from ropewalk.ports import Inspector
 
 
@@ -16,27 +16,27 @@ class OperationsEndpoint:
         self._exposition = exposition
         self._exposition_type = exposition_type
 
-    def routes(self, health_path: str = "/health", metrics_path: str = "/metrics") -> list[web.RouteDef]:
+    def routes(self, health_path: str = "/health", metrics_path: str = "/metrics") -> list[HttpRoute]:
         # Checkers differ in the method they use, so health answers all of them.
         probes = health_path.rstrip("/")
-        metrics = [web.get(metrics_path, self.metrics)] if metrics_path else []
+        metrics = [HttpRoute("GET", metrics_path, self.metrics)] if metrics_path else []
         return [
-            web.route("*", health_path, self.health),
-            web.route("*", f"{probes}/live", self.live),
-            web.route("*", f"{probes}/ready", self.health),
+            HttpRoute(ANY, health_path, self.health),
+            HttpRoute(ANY, f"{probes}/live", self.live),
+            HttpRoute(ANY, f"{probes}/ready", self.health),
             *metrics,
         ]
 
-    async def live(self, request: web.Request) -> web.Response:
+    async def live(self, request: HttpRequest) -> HttpResponse:
         """That this is answered at all says that the process lives. What it depends on is no reason to restart it."""
         return json_answer(200, {"status": "ok"})
 
-    async def health(self, request: web.Request) -> web.Response:
+    async def health(self, request: HttpRequest) -> HttpResponse:
         """One that works without something is still well: whoever sends clients elsewhere would send them to the same."""
         report = self._inspector.report()
         if report.problems:
             return json_answer(503, {"status": "down", "reasons": report.problems})
         return json_answer(200, {"status": "ok", **({"impaired": report.impairments} if report.impairments else {})})
 
-    async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._exposition(), headers={"Content-Type": self._exposition_type})
+    async def metrics(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, self._exposition(), encode_fields({"Content-Type": self._exposition_type}))

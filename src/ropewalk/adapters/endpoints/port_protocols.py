@@ -5,29 +5,28 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from enum import Enum
 from socket import socket
 from typing import Protocol
 
-from aiohttp import web
-
 from ropewalk.adapters.endpoints.admission import ConnectionAdmission
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
-from ropewalk.adapters.endpoints.plain_connection import PlainConnection
-from ropewalk.adapters.endpoints.publish import PublishEndpoint
+from ropewalk.adapters.endpoints.http_connection import MAX_HEAD_BYTES, HttpConnection, HttpContext
+from ropewalk.adapters.endpoints.routes import HttpRoute, HttpRouter
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.protocol.broky.codec import error
 from ropewalk.protocol.broky.frames import Reason
 from ropewalk.protocol.broky.tables import IDENTIFIER, SMALLEST
-from ropewalk.protocol.plain_request import HEAD_END
+from ropewalk.protocol.handshake import HEAD_END
 from ropewalk.protocol.proxies import Peer, TrustedProxies
 
-HEAD_LIMIT = 16 * 1024
 AHEAD_LIMIT = 4 * 1024
-"""Of what a WebSocket client sends before it has our answer, for which it has to wait: it is all handled at once."""
+"""Bytes that a WebSocket client may send before it has our response to its upgrade. They are all handled at once."""
+
+STOP_SECONDS = 60.0
 
 UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*websocket", re.IGNORECASE)
 BUSY = (
@@ -131,31 +130,32 @@ class WebSocketOnPort:
 
 
 class HttpOnPort:
-    """Every other request goes to aiohttp, which also answers what is no HTTP. So this is the last row of the table.
-
-    `server`, aiohttp's factory of protocols, is set before the first connection, and so is `publishing`: what answers the plain
-    requests of some paths without it. `head_timeouts`: how long the head of a further request may take. `write_timeout`: how
-    long a peer may take nothing of what waits for it.
-    """
+    """Every other request, and what is not HTTP, which gets a refusal. So this is the last row of the table."""
 
     busy = BUSY
-    server: web.Server
 
     def __init__(
         self, admission: ConnectionAdmission, head_timeouts: HeadTimeouts, write_timeout: float, proxies: TrustedProxies
     ) -> None:
         self._admission = admission
-        self._head_timeouts = head_timeouts
-        self._turns = LoopTurns()
-        self._write_timeout = write_timeout
-        self._proxies = proxies
-        self.publishing: Mapping[bytes, PublishEndpoint] = {}
-        self._connections: set[PlainConnection] = set()
+        self._context = HttpContext(HttpRouter(), set(), head_timeouts, LoopTurns(), admission.refusals, write_timeout, proxies)
 
     @property
     def connections(self) -> int:
-        """Not asked of aiohttp, which would list them: this is asked for every newcomer."""
-        return len(self._connections)
+        return len(self._context.connections)
+
+    def serve(self, routes: Iterable[HttpRoute]) -> None:
+        """Add routes to the table. Called before the first connection."""
+        self._context.router.add(routes)
+
+    async def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Close all connections. Handlers may finish for so long, then they are cancelled."""
+        tasks = [task for connection in list(self._context.connections) if (task := connection.stop()) is not None]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def detect(self, data: bytes) -> Match:
         return _detect_head(data)
@@ -164,22 +164,10 @@ class HttpOnPort:
         return self._admission.http_may_enter()
 
     def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer, sock: socket | None) -> None:
-        admission = self._admission
-        protocol = PlainConnection(
-            self._connections,
-            self.publishing,
-            self._head_timeouts,
-            self.server,
-            admission.refusals,
-            self._turns,
-            admission.idle_timeout(),
-            self._write_timeout,
-            peer,
-            self._proxies,
-        )
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        protocol.data_received(data)
+        connection = HttpConnection(self._context, peer, self._admission.idle_timeout())
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        connection.data_received(data)
 
 
 def _detect_head(data: bytes) -> Match:
@@ -187,7 +175,7 @@ def _detect_head(data: bytes) -> Match:
     end = data.find(HEAD_END)
     if end < 0:
         return Match.UNDECIDED
-    return Match.YES if end <= HEAD_LIMIT else Match.NO
+    return Match.YES if end <= MAX_HEAD_BYTES else Match.NO
 
 
 def wants_websocket(head: bytes) -> bool:

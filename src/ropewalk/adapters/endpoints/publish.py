@@ -5,27 +5,15 @@ registered.
 """
 
 import logging
-import time
 from collections.abc import Coroutine, Sequence
-from email.utils import formatdate
-from typing import Any, TypeVar
+from typing import Any
 
-from aiohttp import web
-from aiohttp.http import SERVER_SOFTWARE
 from msgspec.json import encode
 
-from ropewalk.adapters.endpoints.http_guard import (
-    BODY_SECONDS,
-    KEYED,
-    KeyGuard,
-    answer_to,
-    asked_for,
-    gather,
-    guarded,
-    json_answer,
-    refusal,
-    unreadable,
-)
+from ropewalk.adapters.endpoints.http_guard import BODY_SECONDS, KEYED, KeyGuard, answer_to, gather, guarded
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import JSON, HttpResponse, json_answer, refusal
+from ropewalk.adapters.endpoints.routes import ANY, HttpAnswer, HttpRoute
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import (
     BadBody,
@@ -39,20 +27,18 @@ from ropewalk.model.errors import (
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.model.refusals import Refusal
 from ropewalk.ports import Publisher
-from ropewalk.protocol.plain_request import PlainHead
 from ropewalk.protocol.publications import LARGE_BYTES, PublicationLimits, decode, decode_gently
 
 logger = logging.getLogger("ropewalk.http")
 
 UNREADABLE = "the body cannot be read"
 
-T = TypeVar("T")
-
 
 class PublishEndpoint:
-    """`handle` is for aiohttp. `takes`, `publications` and `answer` are for plain requests, which need no aiohttp.
+    """Implements `QuickHandler` for small requests that are not refused. `handle` answers all others.
 
-    `instant`: the publisher never suspends when it publishes.
+    Args:
+        instant: the publisher never suspends when it publishes.
     """
 
     def __init__(
@@ -70,20 +56,20 @@ class PublishEndpoint:
         self._stats = stats
         self._timeout = timeout
         self._guarded = guarded(guard, self._answer)
-        self._most_plain = min(limits.max_publish_size, LARGE_BYTES)  # what is larger is decoded in pieces
+        self._max_quick_bytes = min(limits.max_publish_size, LARGE_BYTES)  # larger bodies are decoded in pieces
         self.instant = instant
 
-    def routes(self, path: str) -> list[web.RouteDef]:
-        return [web.route("*", path, self.handle, expect_handler=asked_for(self._guard, self._limits.max_publish_size))]
+    def routes(self, path: str) -> list[HttpRoute]:
+        return [HttpRoute(ANY, path, self.handle, self)]
 
     # --- any request --------------------------------------------------------------------------------------------------
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: HttpRequest) -> HttpAnswer:
         if request.method != "POST":
             return refusal(405, "publish with POST", {"Allow": "POST"})
         return await self._guarded(request)
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _answer(self, request: HttpRequest) -> HttpResponse:
         """Raises what `guarded` answers, but for a body that cannot be read: its refusal has an `index` here, like that of a
         malformed publication."""
         try:
@@ -96,32 +82,36 @@ class PublishEndpoint:
                 case BadBody():
                     return self._unreadable(request, 422, UNREADABLE, Refusal.BAD_BODY)
             raise
-        except (web.RequestPayloadError, ConnectionError):
-            self.cut_off()
-            return unreadable(request, json_answer(422, {"error": UNREADABLE, "index": 0}))
+        except ConnectionError:
+            self._stats.publications_refused += 1
+            return self._unreadable(request, 422, UNREADABLE, Refusal.BAD_BODY)
 
-    def _unreadable(self, request: web.Request, status: int, reason: str, why: Refusal) -> web.Response:
+    def _unreadable(self, request: HttpRequest, status: int, reason: str, why: Refusal) -> HttpResponse:
+        """The connection ends with it: where the next request begins is not known."""
         self._guard.refused(why)
-        return unreadable(request, json_answer(status, {"error": reason, "index": 0}))
+        request.body.fail(reason)
+        refused = json_answer(status, {"error": reason, "index": 0})
+        refused.close = True
+        return refused
 
-    async def _take(self, request: web.Request) -> web.Response:
+    async def _take(self, request: HttpRequest) -> HttpResponse:
         key = _idempotency_key(request)
         limit = self._limits.max_publish_size
-        body = await gather(request.content.iter_any(), request.headers, limit, KEYED, self._timeout)
+        body = await gather(request.body.chunks(), request.headers, limit, KEYED, self._timeout)
         match await decode_gently(body, self._limits, key):
             case RemoteDisconnect() as order:
                 return json_answer(201, {"disconnected": await self._publisher.disconnect(order)})
             case publications:
                 return await self._register(publications)
 
-    async def _register(self, publications: Sequence[Publication]) -> web.Response:
+    async def _register(self, publications: Sequence[Publication]) -> HttpResponse:
         try:
             receipts = await self._publisher.publish(publications)
         except RopewalkError as error:
             return self._refused(error, publications)
-        return web.Response(status=201, body=shown(receipts), content_type="application/json")
+        return HttpResponse(201, shown(receipts), JSON)
 
-    def _refused(self, error: RopewalkError, publications: Sequence[Publication]) -> web.Response:
+    def _refused(self, error: RopewalkError, publications: Sequence[Publication]) -> HttpResponse:
         """What the publisher said no to."""
         if isinstance(error, ClientError):
             self._stats.publications_refused += 1
@@ -129,34 +119,33 @@ class PublishEndpoint:
             return json_answer(409, {"error": str(error), "index": _index_of(error, publications)})
         return answer_to(error, self._guard)
 
-    # --- plain requests -----------------------------------------------------------------------------------------------
+    # --- quick requests -----------------------------------------------------------------------------------------------
 
-    def takes(self, head: PlainHead) -> bool:
-        """Whether a request with this head is answered here once its body has come. Whatever is to be refused is not."""
-        headers = head.headers
-        if head.method != b"POST" or head.length > self._most_plain or b"content-encoding" in headers:
-            return False
-        return self._guard.knows(headers.get(b"authorization", b"").decode())
+    def takes(self, request: HttpRequest) -> bool:
+        headers = request.headers
+        return (
+            request.method == "POST"
+            and request.length is not None
+            and request.length <= self._max_quick_bytes
+            and not request.continue_expected
+            and "content-encoding" not in headers
+            and self._guard.knows(headers.get("authorization"))
+        )
 
-    def publications(self, head: PlainHead, body: bytes) -> list[Publication] | None:
-        """None if the body is something else, which `handle` will answer."""
+    def answer(self, request: HttpRequest, body: bytes) -> Coroutine[Any, Any, HttpResponse] | None:
         try:
-            found = decode(body, self._limits, head.headers.get(b"idempotency-key", b"").decode())
-        except MalformedPublication:
+            found = decode(body, self._limits, _idempotency_key(request))
+        except (MalformedPublication, BadRequest):
             return None
-        return None if isinstance(found, RemoteDisconnect) else found
+        return None if isinstance(found, RemoteDisconnect) else self._publish(found)
 
-    async def answer(self, publications: Sequence[Publication]) -> tuple[int, bytes]:
-        """The status and the whole response. Never raises; does not suspend where the publisher is `instant`."""
+    async def _publish(self, publications: Sequence[Publication]) -> HttpResponse:
+        """Never raises; does not suspend where the publisher is `instant`."""
         try:
-            try:
-                return 201, created(shown(await self._publisher.publish(publications)))
-            except RopewalkError as error:
-                response = self._refused(error, publications)
+            return await self._register(publications)
         except Exception:
-            logger.exception("a publish request failed")
-            response = refusal(500, "the server failed")
-        return response.status, on_the_wire(response)
+            logger.exception("publish request failed")
+            return refusal(500, "the server failed")
 
     def cut_off(self) -> None:
         """Count a connection that was lost in the middle of a body."""
@@ -164,10 +153,9 @@ class PublishEndpoint:
         self._guard.refused(Refusal.BAD_BODY)
 
 
-def _idempotency_key(request: web.Request) -> str:
-    """Empty without one. Raises BadRequest where there are several: nobody can tell which one was meant. (A plain head has no
-    header twice.)"""
-    given = request.headers.getall("Idempotency-Key", ())
+def _idempotency_key(request: HttpRequest) -> str:
+    """Empty without one. Raises BadRequest for several."""
+    given = request.headers.getall("idempotency-key")
     if len(given) > 1:
         raise BadRequest("the header Idempotency-Key may be given once")
     return given[0] if given else ""
@@ -187,45 +175,3 @@ def shown(receipts: Sequence[Receipt]) -> bytes:
         if not receipt.offset:
             return encode({"publications": [each if each.offset else {"stream": each.stream} for each in receipts]})
     return b'{"publications":%b}' % encode(receipts)
-
-
-# --- responses as aiohttp writes them ---------------------------------------------------------------------------------
-
-
-class _Created:
-    """Writes a 201. What is the same for all of them is made once a second."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._template = b""
-
-    def __call__(self, body: bytes) -> bytes:
-        second = int(time.time())
-        if second != self._second:
-            self._second = second
-            empty = on_the_wire(web.Response(status=201, body=b"", content_type="application/json"))
-            self._template = empty.replace(b"Content-Length: 0", b"Content-Length: %d") + b"%b"
-        return self._template % (len(body), body)
-
-
-created = _Created()
-
-
-def on_the_wire(response: web.Response) -> bytes:
-    body = response.body
-    assert isinstance(body, bytes)
-    own = {"Content-Length": str(len(body)), "Date": formatdate(usegmt=True), "Server": SERVER_SOFTWARE}
-    lines = [f"HTTP/1.1 {response.status} {response.reason}", *(f"{name}: {value}" for name, value in response.headers.items())]
-    lines += [f"{name}: {value}" for name, value in own.items() if name not in response.headers]
-    return "\r\n".join([*lines, "", ""]).encode() + body
-
-
-def completed(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that does not suspend."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    coroutine.close()
-    raise RuntimeError("it was to be done at once")

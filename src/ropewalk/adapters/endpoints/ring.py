@@ -2,10 +2,12 @@
 
 import logging
 
-from aiohttp import web
 from msgspec import Struct, to_builtins
 
-from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, json_answer
+from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, json_answer
+from ropewalk.adapters.endpoints.routes import HttpRoute
 from ropewalk.core.ring_members import member_of
 from ropewalk.model.errors import BadRequest
 from ropewalk.model.ring import RingMember
@@ -32,14 +34,17 @@ class RingEndpoint:
         self._guard = guard
         self._changes = changes
 
-    def routes(self, api_path: str = "/api") -> list[web.RouteDef]:
+    def routes(self, api_path: str = "/api") -> list[HttpRoute]:
         path = f"{api_path}/ring"
-        return [web.get(path, guarded(self._guard, self._show)), web.post(path, guarded(self._changes, self._change))]
+        return [
+            HttpRoute("GET", path, guarded(self._guard, self._show)),
+            HttpRoute("POST", path, guarded(self._changes, self._change)),
+        ]
 
-    async def _show(self, request: web.Request) -> web.Response:
+    async def _show(self, request: HttpRequest) -> HttpResponse:
         return json_answer(200, to_builtins(self._ring.report(request.query.get("stream", ""))))
 
-    async def _change(self, request: web.Request) -> web.Response:
+    async def _change(self, request: HttpRequest) -> HttpResponse:
         """The answer is the ring after the change; shards are still to move."""
         asked = decoded(await body_of(request, MAX_BODY), RingRequest, "a change of the ring")
         if bool(asked.add) == bool(asked.remove) or (asked.lost and not asked.remove):

@@ -1,26 +1,24 @@
 """One port for all protocols. Looks at the first bytes of a connection and hands the connection to its protocol.
 
-A WebSocket upgrade may also come later, on a kept-alive HTTP connection behind a proxy; then aiohttp's handler hands the
-connection over.
+A WebSocket upgrade may also come later, on a kept-alive HTTP connection behind a proxy; then the HTTP
+handler hands the connection over.
 """
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from socket import socket
 from typing import cast
 
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.log import server_logger
-
 from ropewalk.adapters.endpoints.admission import ConnectionAdmission, ConnectionLimits
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
+from ropewalk.adapters.endpoints.http_connection import MAX_HEAD_BYTES, HttpConnection
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, refusal
 from ropewalk.adapters.endpoints.port_protocols import (
-    HEAD_LIMIT,
+    AHEAD_LIMIT,
     BrokyOnPort,
     HttpOnPort,
     Match,
@@ -29,7 +27,6 @@ from ropewalk.adapters.endpoints.port_protocols import (
     WebSocketOnPort,
     wants_websocket,
 )
-from ropewalk.adapters.endpoints.proxied_connection import ProxiedConnection
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.model.errors import BadRequest
 from ropewalk.model.refusals import Refusal
@@ -37,18 +34,9 @@ from ropewalk.protocol.proxies import Peer, TrustedProxies
 from ropewalk.protocol.proxy_header import split_proxy_header
 
 HEAD_TIMEOUT = 5.0
-TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-NO_PROXY_HEADER = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 24\r\nConnection: close\r\n\r\na PROXY header is needed"
-
-
-class _OurErrors(logging.Filter):
-    """Bad HTTP is answered with a 400. A traceback for it would not help, and would let strangers fill the log."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
-
-
-OUR_ERRORS = _OurErrors()
+TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
+TOO_LONG = b"HTTP/1.1 431 HttpRequest Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+NO_PROXY_HEADER = b"HTTP/1.1 400 Bad HttpRequest\r\nContent-Length: 24\r\nConnection: close\r\n\r\na PROXY header is needed"
 
 
 class SharedPort:
@@ -82,7 +70,6 @@ class SharedPort:
             self.protocols = (BrokyOnPort(broky, self.admission), *self.protocols)
         self.proxies = proxies
         self.proxy_header = proxy_header
-        server_logger.addFilter(OUR_ERRORS)
 
     def _client_connections(self) -> int:
         return self._endpoint.connections + (self.broky.connections if self.broky is not None else 0)
@@ -90,22 +77,22 @@ class SharedPort:
     def detector(self) -> "ProtocolDetector":
         return ProtocolDetector(self)
 
-    async def upgrade(self, request: web.Request) -> web.Response:
-        """The aiohttp handler of the WebSocket paths: what comes here did not begin as an upgrade."""
-        head = b"\r\n".join(b"%b: %b" % header for header in request.raw_headers)
-        if not wants_websocket(b"\r\n" + head) or request.transport is None:
-            return web.Response(status=400, text="this is a WebSocket endpoint; connect with a WebSocket client")
+    async def upgrade(self, request: HttpRequest) -> HttpResponse:
+        """The handler of the WebSocket paths, for requests on a kept-alive HTTP connection."""
+        head = b"\r\n".join(b"%b: %b" % field for field in request.fields)
+        connection = request.exchange
+        if not wants_websocket(b"\r\n" + head) or not isinstance(connection, HttpConnection):
+            return HttpResponse(400, b"this is a WebSocket endpoint; connect with a WebSocket client", TEXT)
         if not self.admission.client_may_enter():
-            return web.Response(status=503, text="too many connections", headers={"Retry-After": "5"})
-        connection = request.protocol
-        peer = connection.peer if isinstance(connection, ProxiedConnection) else Peer(request.remote or "")
-        line = f"{request.method} {request.raw_path} HTTP/1.1\r\n".encode("latin-1")
-        with self.admission.upgraded():
-            protocol = self._endpoint.take_over(request.transport, line + head + b"\r\n\r\n", peer)
-            await protocol.transport.wait_disconnected()
-        request.protocol.force_close()
-        request.protocol.connection_lost(None)  # the transport has told picows; aiohttp's book-keeping hears it here
-        return web.Response()
+            return refusal(503, "too many connections", {"Retry-After": "5"})
+        if connection.transport is not None:
+            transport, ahead = connection.detach()
+            if len(ahead) > AHEAD_LIMIT:
+                transport.abort()
+                return HttpResponse()
+            line = f"{request.method} {request.target} HTTP/1.1\r\n".encode()
+            self._endpoint.take_over(transport, line + head + b"\r\n\r\n" + ahead, connection.peer)
+        return HttpResponse()
 
 
 class ProtocolDetector(asyncio.Protocol):
@@ -158,7 +145,7 @@ class ProtocolDetector(asyncio.Protocol):
             if match is Match.YES:
                 self._hand_over(protocol)
                 return
-            if match is Match.UNDECIDED and len(self._head) <= HEAD_LIMIT:
+            if match is Match.UNDECIDED and len(self._head) <= MAX_HEAD_BYTES:
                 return
         self._answer(TOO_LONG)
 

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import product
 
-from aiohttp import web
-
 from ropewalk.adapters.endpoints.cors import OriginAllowed, cors_headers
-from ropewalk.adapters.endpoints.http_guard import ANONYMOUS, BODY_SECONDS, gather, refusal, unreadable
-from ropewalk.adapters.endpoints.proxied_connection import client_of, told_when_lost
+from ropewalk.adapters.endpoints.http_guard import ANONYMOUS, BODY_SECONDS, gather
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, encode_fields, refusal
+from ropewalk.adapters.endpoints.routes import ANY, HttpAnswer, HttpRoute
 from ropewalk.adapters.endpoints.sse_link import SseLink
 from ropewalk.model.closing import TOO_MANY_CONNECTIONS
 from ropewalk.model.commands import Subscribe
@@ -68,25 +68,26 @@ class SseEndpoint:
         self._keepalive = keepalive
         self._timeout = timeout
 
-    def routes(self, path: str = "/events") -> list[web.RouteDef]:
-        return [web.route("*", path, self.handle)]
+    def routes(self, path: str = "/events") -> list[HttpRoute]:
+        return [HttpRoute(ANY, path, self.handle)]
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        origin = request.headers.get("Origin")
+    async def handle(self, request: HttpRequest) -> HttpAnswer:
+        origin = request.headers.get("origin") if "origin" in request.headers else None
         if request.method not in METHODS.split(", "):
             return refusal(405, "use GET or POST", {"Allow": METHODS})
         if not self._origin_allowed(origin):
             return refusal(403, "this origin is not allowed")
-        asked_headers = request.headers.get("Access-Control-Request-Headers", "")
+        asked_headers = request.headers.get("access-control-request-headers")
         cors = cors_headers(origin, self._origin_allowed, METHODS, asked_headers)
         if request.method == "OPTIONS":
-            return web.Response(headers=cors)
+            return HttpResponse(fields=encode_fields(cors))
         try:
             return await self._serve(request, await self._subscriptions(request), cors)
-        except (web.RequestPayloadError, ConnectionError):
-            return unreadable(request, refusal(400, "the body cannot be read", cors))
+        except ConnectionError:
+            return refusal(400, "the body cannot be read", cors, close=True)
         except LateBody as error:
-            return unreadable(request, refusal(408, str(error), cors))
+            request.body.fail("it did not come in time")
+            return refusal(408, str(error), cors, close=True)
         except BadRequest as error:
             self._count(error.refusal)
             return refusal(400, str(error), cors)
@@ -103,49 +104,49 @@ class SseEndpoint:
             self._refusals[why] += 1
             logger.debug("request refused", extra={"reason": why.value})
 
-    async def _subscriptions(self, request: web.Request) -> list[Subscribe]:
-        params = dict(request.query.items())
+    async def _subscriptions(self, request: HttpRequest) -> list[Subscribe]:
+        params = request.query
         # Not every client can set a header; where both are given, the header is what the browser itself remembers.
-        last = parse_event_id(request.headers.get("Last-Event-ID") or params.get("last_event_id", ""))
+        last = parse_event_id(request.headers.get("last-event-id") or params.get("last_event_id", ""))
         if request.method == "GET":
             return [subscription_of_query(params, last)]
-        body = await gather(request.content.iter_any(), request.headers, MAX_BODY, ANONYMOUS, self._timeout)
+        body = await gather(request.body.chunks(), request.headers, MAX_BODY, ANONYMOUS, self._timeout)
         return subscriptions_of_body(body, last, self._max_subscriptions)
 
-    async def _serve(self, request: web.Request, subscriptions: list[Subscribe], cors: dict[str, str]) -> web.StreamResponse:
+    async def _serve(self, request: HttpRequest, subscriptions: list[Subscribe], cors: dict[str, str]) -> HttpAnswer:
         link = SseLink(request, self._keepalive)
         keyed = len(subscriptions) > 1
         codec = _CODECS[request.method == "GET", wants_raw(request.query), keyed]
         session = self._open_session(self._connect_request(request), link, codec)
         link.attach(session)
         commands: list[asyncio.Task[bool]] = []
-        with told_when_lost(request, link.lost):
-            try:
-                if not await session.opened():
-                    return _refused(link.close_code, cors)
-                for subscribe in subscriptions:
-                    if request.transport is None:  # so the session has ended, and nothing may be added to it
-                        break
-                    commands.append(asyncio.create_task(session.submit(subscribe)))
-                    granted = await link.decided(commands[-1])
-                    if link.overfull:
-                        raise Unavailable("more messages came than can wait until all subscriptions are granted")
-                    if not granted:
-                        return refusal(400, f"subscription rejected: {subscribe.identifier}", cors)
-                ids = _event_ids(session, subscriptions, keyed)
-                return await link.run(web.StreamResponse(headers={**_HEADERS, **cors}), ids)
-            finally:
-                session.lost()
-                link.release()
-                if commands:
-                    await asyncio.wait(commands)
+        request.exchange.when_lost = link.lost
+        try:
+            if not await session.opened():
+                return _refused(link.close_code, cors)
+            for subscribe in subscriptions:
+                if request.exchange.transport is None:  # so the session has ended, and nothing may be added to it
+                    break
+                commands.append(asyncio.create_task(session.submit(subscribe)))
+                granted = await link.decided(commands[-1])
+                if link.overfull:
+                    raise Unavailable("more messages came than can wait until all subscriptions are granted")
+                if not granted:
+                    return refusal(400, f"subscription rejected: {subscribe.identifier}", cors)
+            return await link.run({**_HEADERS, **cors}, _event_ids(session, subscriptions, keyed))
+        finally:
+            request.exchange.when_lost = None
+            session.lost()
+            link.release()
+            if commands:
+                await asyncio.wait(commands)
 
-    def _connect_request(self, request: web.Request) -> ConnectRequest:
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        params = dict(request.query.items())
-        remote, scheme = client_of(request)
+    def _connect_request(self, request: HttpRequest) -> ConnectRequest:
+        headers = request.headers.joined()
+        params = request.query
+        remote, scheme = request.client()
         return ConnectRequest(
-            url=f"{scheme}://{request.host}{request.raw_path}",
+            url=f"{scheme}://{headers.get('host', '')}{request.target}",
             path=request.path,
             headers=headers,
             params=params,
@@ -155,7 +156,7 @@ class SseEndpoint:
         )
 
 
-def _refused(close_code: int, cors: dict[str, str]) -> web.Response:
+def _refused(close_code: int, cors: dict[str, str]) -> HttpResponse:
     """Of a session that was ended before it was opened."""
     if close_code == TOO_MANY_CONNECTIONS.code:
         return refusal(429, "too many connections", {"Retry-After": "5", **cors})

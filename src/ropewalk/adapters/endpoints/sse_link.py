@@ -4,10 +4,10 @@ History waits until the response begins: a request is granted as a whole, or ref
 """
 
 import asyncio
+from collections.abc import Mapping
 
-from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
-
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import ResponseStream
 from ropewalk.adapters.endpoints.unsent import unsent_bytes
 from ropewalk.ports import SessionHandle
 from ropewalk.protocol.event_ids import EventIds
@@ -26,7 +26,7 @@ class SseLink:
 
     direct = None
 
-    def __init__(self, request: web.Request, keepalive: float) -> None:
+    def __init__(self, request: HttpRequest, keepalive: float) -> None:
         self.overfull = False
         self.close_code = 0
         self._request = request
@@ -66,7 +66,7 @@ class SseLink:
             asyncio.get_running_loop().call_later(FLUSH_TIMEOUT, self._abort)
 
     def pending(self) -> int:
-        transport = self._request.transport
+        transport = self._request.exchange.transport
         return self._waiting_bytes + (transport.get_write_buffer_size() if transport else 0)
 
     async def ready(self) -> None:
@@ -81,7 +81,7 @@ class SseLink:
         await waiting
 
     def unsent(self) -> int:
-        transport = self._request.transport
+        transport = self._request.exchange.transport
         return self._waiting_bytes + (unsent_bytes(transport) if transport else 0)
 
     def hold_reading(self, hold: bool) -> None:
@@ -107,30 +107,25 @@ class SseLink:
         await asyncio.wait((command, self._deferred), return_when=asyncio.FIRST_COMPLETED)
         return not command.done() or command.result()
 
-    async def run(self, response: web.StreamResponse, ids: EventIds) -> web.StreamResponse:
+    async def run(self, fields: Mapping[str, str], ids: EventIds) -> ResponseStream:
         """Returns when either side has ended it."""
-        if self._request.transport is None:
-            return response
         self._ids = ids
-        # Ours and the transport's mark are the same, so that "drained" below means the same to both.
-        self._request.transport.set_write_buffer_limits(high=HIGH_WATER)
-        response.force_close()
-        histories: asyncio.Task[None] | None = None
+        if self._request.exchange.transport is not None:
+            # Ours and the transport's mark are the same, so that "drained" below means the same to both.
+            self._request.exchange.transport.set_write_buffer_limits(high=HIGH_WATER)
+        stream = ResponseStream(self._request, 200, fields, close=True)
+        self._answering = True
+        self._pause_if_full()
+        histories = asyncio.create_task(self._send_histories())
         try:
-            writer = await response.prepare(self._request)
-            assert writer is not None
-            self._answering = True
-            self._pause_if_full()
-            histories = asyncio.create_task(self._send_histories())
             while await self._something_to_do():
-                await self._drain(response, writer)
-            await response.write_eof()
+                await self._drain(stream)
+            await stream.end()
         except ConnectionError:
             self._closing = True
         finally:
-            if histories is not None:
-                histories.cancel()
-        return response
+            histories.cancel()
+        return stream
 
     def release(self) -> None:
         """The end: let the commands go that still wait; nobody hears of what they write."""
@@ -158,20 +153,18 @@ class SseLink:
                 self.write(_COMMENT)
         return bool(self._waiting)
 
-    async def _drain(self, response: web.StreamResponse, writer: AbstractStreamWriter) -> None:
+    async def _drain(self, stream: ResponseStream) -> None:
         joined = self._joined
         data = b"".join(self._waiting)
         self._waiting.clear()
         self._waiting_bytes = 0
         if self._ids is None:
-            await response.write(data)
+            await stream.write(data)
         else:
             for piece in self._ids.stamped(data):
-                await response.write(piece)
+                await stream.write(piece)
             if joined and self._ids.plain:
                 self._ids = None  # offsets only grow now: the ids of a single stream are right as the codec writes them
-        # `write` alone waits only now and then, and could leave us idle with a full transport and a paused session.
-        await writer.drain()
         if self._paused and self.pending() <= HIGH_WATER:
             self._paused = False
             if self._session is not None:
@@ -183,5 +176,5 @@ class SseLink:
             self._session.writing_paused()
 
     def _abort(self) -> None:
-        if self._request.transport is not None:
-            self._request.transport.abort()
+        if self._request.exchange.transport is not None:
+            self._request.exchange.transport.abort()

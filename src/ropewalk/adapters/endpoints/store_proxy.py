@@ -5,14 +5,15 @@ may ask is decided by the store, which gets the request's headers.
 """
 
 import logging
-from collections.abc import Mapping
+from contextlib import suppress
 
 import aiohttp
-from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from ropewalk.adapters.endpoints.http_guard import refusal, unreadable
+from ropewalk.adapters.endpoints.http_requests import HttpRequest, RequestHeaders
+from ropewalk.adapters.endpoints.http_responses import ResponseStream, refusal
+from ropewalk.adapters.endpoints.routes import ANY, HttpAnswer, HttpRoute
 
 logger = logging.getLogger("ropewalk.http")
 
@@ -28,6 +29,7 @@ PIECE_BYTES = 256 * 1024
 _OF_ONE_CONNECTION = frozenset(
     ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "expect")
 )
+_OF_ONE_RESPONSE = _OF_ONE_CONNECTION | {"content-length", "date", "server"}
 
 
 class StoreProxy:
@@ -37,29 +39,29 @@ class StoreProxy:
         self._path = path
         self._http: aiohttp.ClientSession | None = None
 
-    def routes(self, root: str) -> list[web.RouteDef]:
+    def routes(self, root: str) -> list[HttpRoute]:
         """All that is at `root` and below it."""
-        return [web.route("*", root, self.pass_on), web.route("*", root + r"/{rest:[\s\S]*}", self.pass_on)]
+        return [HttpRoute(ANY, root, self.pass_on), HttpRoute(ANY, f"{root}/{{rest*}}", self.pass_on)]
 
     async def stop(self) -> None:
         if self._http is not None:
             await self._http.close()
 
-    async def pass_on(self, request: web.Request) -> web.StreamResponse:
+    async def pass_on(self, request: HttpRequest) -> HttpAnswer:
         try:
             async with self._session().request(
                 request.method,
-                _at_the_store(request.rel_url),
+                _url_at_the_store(request.target),
                 headers=_passed(request.headers),
-                data=request.content if request.can_read_body else None,
+                data=request.body.chunks() if request.has_body else None,
                 allow_redirects=False,
             ) as answer:
-                return await _passed_back(request, answer)
+                return await _stream(request, answer)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            if request.content.exception() is not None:
-                return unreadable(request, refusal(400, "the body cannot be read"))
+            if request.body.failed:
+                return refusal(400, "the body cannot be read", close=True)
             logger.debug("the store process does not answer", extra={"reason": str(error) or type(error).__name__})
-            return unreadable(request, refusal(503, "the store process does not answer", {"Retry-After": "1"}))
+            return refusal(503, "the store process does not answer", {"Retry-After": "1"}, close=True)
 
     def _session(self) -> aiohttp.ClientSession:
         if self._http is None:
@@ -75,32 +77,27 @@ class StoreProxy:
         return self._http
 
 
-def _at_the_store(url: URL) -> URL:
-    """As it was written: nothing is decoded and encoded again."""
-    return URL.build(scheme="http", host="store", path=url.raw_path, query_string=url.raw_query_string, encoded=True)
+def _url_at_the_store(target: str) -> URL:
+    """As it was sent: nothing is decoded and encoded again."""
+    path, _, query = target.partition("?")
+    return URL.build(scheme="http", host="store", path=path, query_string=query, encoded=True)
 
 
-def _passed(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    named = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
-    return CIMultiDict(
-        (name, value) for name, value in headers.items() if name.lower() not in _OF_ONE_CONNECTION and name.lower() not in named
-    )
+def _passed(headers: RequestHeaders) -> CIMultiDict[str]:
+    named = {name.strip().lower() for name in headers.get("connection").split(",")}
+    return CIMultiDict((name, value) for name, value in headers if name not in _OF_ONE_CONNECTION and name not in named)
 
 
-async def _passed_back(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-    response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=_passed(answer.headers))
-    if not request.content.is_eof():
-        response.force_close()  # it was answered before its body had come whole
-    await response.prepare(request)
-    try:
+def _passed_back(answer: aiohttp.ClientResponse) -> dict[str, str]:
+    """The store sets no field twice; how the body ends is said anew."""
+    return {name: value for name, value in answer.headers.items() if name.lower() not in _OF_ONE_RESPONSE}
+
+
+async def _stream(request: HttpRequest, answer: aiohttp.ClientResponse) -> ResponseStream:
+    """Without an end where the store breaks off: a client cannot take that for a whole response."""
+    stream = ResponseStream(request, answer.status, _passed_back(answer), close=not request.body.complete)
+    with suppress(aiohttp.ClientError, OSError):
         async for piece in answer.content.iter_chunked(PIECE_BYTES):
-            await response.write(piece)
-    except ConnectionResetError:
-        return response  # of the one who asked
-    except (aiohttp.ClientError, OSError):
-        # The answer has begun, so that only its end can say it: cut off, it cannot be taken for a whole one.
-        if request.transport is not None:
-            request.transport.close()
-        return response
-    await response.write_eof()
-    return response
+            await stream.write(piece)
+        await stream.end()
+    return stream

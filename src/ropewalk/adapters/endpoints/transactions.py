@@ -6,9 +6,11 @@ Invariant: names and numbers are checked here, and the number of bodies in memor
 import asyncio
 
 import msgspec
-from aiohttp import web
 
-from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, json_answer, number, whole
+from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, number, whole
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, json_answer
+from ropewalk.adapters.endpoints.routes import HttpRoute
 from ropewalk.core.transactions import MAX_BATCH, checked_name
 from ropewalk.ports import Transactor
 
@@ -35,20 +37,20 @@ class TransactionsEndpoint:
         self._max_body = max_body
         self._places = asyncio.Semaphore(PLACES)
 
-    def routes(self, path: str) -> list[web.RouteDef]:
+    def routes(self, path: str) -> list[HttpRoute]:
         batch = f"{path}/transactions/{{app}}/{{batch}}"
         return [
-            web.get(f"{path}/transactions/{{app}}", guarded(self._guard, self._last)),
-            web.post(f"{batch}/stage", guarded(self._guard, self._stage)),
-            web.post(f"{batch}/commit", guarded(self._guard, self._commit)),
-            web.post(f"{path}/producers/{{producer}}", guarded(self._guard, self._produce)),
-            web.post(f"{path}/publications", guarded(self._guard, self._publish)),
+            HttpRoute("GET", f"{path}/transactions/{{app}}", guarded(self._guard, self._last)),
+            HttpRoute("POST", f"{batch}/stage", guarded(self._guard, self._stage)),
+            HttpRoute("POST", f"{batch}/commit", guarded(self._guard, self._commit)),
+            HttpRoute("POST", f"{path}/producers/{{producer}}", guarded(self._guard, self._produce)),
+            HttpRoute("POST", f"{path}/publications", guarded(self._guard, self._publish)),
         ]
 
-    async def _last(self, request: web.Request) -> web.Response:
+    async def _last(self, request: HttpRequest) -> HttpResponse:
         return json_answer(200, {"last": await self._transactor.last(_app(request))})
 
-    async def _stage(self, request: web.Request) -> web.Response:
+    async def _stage(self, request: HttpRequest) -> HttpResponse:
         app, batch = _app(request), _batch(request)
         key = (
             number(request, "part", None, 0, _MAX_PART),
@@ -59,28 +61,28 @@ class TransactionsEndpoint:
             staged = await self._transactor.stage(app, batch, key, await body_of(request, self._max_body))
         return json_answer(200, msgspec.structs.asdict(staged))
 
-    async def _commit(self, request: web.Request) -> web.Response:
+    async def _commit(self, request: HttpRequest) -> HttpResponse:
         app, batch = _app(request), _batch(request)
         order = decoded(await body_of(request, MAX_COMMIT), _Commit, "the commit")
         committed = await self._transactor.commit(app, batch, order.winners, order.pieces)
         return json_answer(200, msgspec.structs.asdict(committed))
 
-    async def _produce(self, request: web.Request) -> web.Response:
-        producer = checked_name(request.match_info["producer"], "producer")
+    async def _produce(self, request: HttpRequest) -> HttpResponse:
+        producer = checked_name(request.params["producer"], "producer")
         first = number(request, "sequence", None, 0, _MAX_NUMBER - _MAX_ROWS)
         async with self._places:
             produced = await self._transactor.produce(producer, first, await body_of(request, self._max_body))
         return json_answer(200, msgspec.structs.asdict(produced))
 
-    async def _publish(self, request: web.Request) -> web.Response:
+    async def _publish(self, request: HttpRequest) -> HttpResponse:
         async with self._places:
             produced = await self._transactor.publish(await body_of(request, self._max_body))
         return json_answer(200, msgspec.structs.asdict(produced))
 
 
-def _app(request: web.Request) -> str:
-    return checked_name(request.match_info["app"], "app")
+def _app(request: HttpRequest) -> str:
+    return checked_name(request.params["app"], "app")
 
 
-def _batch(request: web.Request) -> int:
-    return whole(request.match_info["batch"], "batch", 0, MAX_BATCH)
+def _batch(request: HttpRequest) -> int:
+    return whole(request.params["batch"], "batch", 0, MAX_BATCH)

@@ -36,6 +36,7 @@ from ropewalk.ports import Connection, SessionHandle
 from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.handshake import (
     EXTENDED,
+    HEAD_END,
     asks_positions,
     chosen_subprotocol,
     client_options,
@@ -43,7 +44,6 @@ from ropewalk.protocol.handshake import (
     query_params,
     token_of,
 )
-from ropewalk.protocol.plain_request import HEAD_END
 from ropewalk.protocol.proxies import FORWARDING_HEADERS, Peer, TrustedProxies, joined_headers
 from ropewalk.protocol.websocket_frame import CableCodec, close_frame, pong_frame
 

@@ -53,14 +53,6 @@ async def test_http_beyond_its_limit_is_closed_sooner_and_then_refused() -> None
     assert admission.client_may_enter()
 
 
-async def test_upgraded_connection_counts_once_as_a_client() -> None:
-    open_now = OpenConnections()
-    admission = open_now.admission(ConnectionLimits(clients=2, http=2))
-    open_now.http = open_now.websockets = 1
-    with admission.upgraded():
-        assert (admission.clients(), admission.http_connections(), admission.connections()) == (1, 0, 1)
-
-
 async def test_oldest_undecided_connection_is_dropped_beyond_the_limit() -> None:
     admission = OpenConnections().admission(ConnectionLimits())
     undecided = [UndecidedConnection() for _ in range(MOST_UNKNOWN + 2)]

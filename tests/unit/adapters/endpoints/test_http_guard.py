@@ -9,19 +9,21 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 
 import pytest
-from aiohttp import web
 
 from ropewalk.adapters.endpoints import http_guard
 from ropewalk.adapters.endpoints.http_guard import INLINE_BYTES, INLINE_INPUT, Budget, KeyGuard, body_of, gather, guarded
+from ropewalk.adapters.endpoints.http_requests import HttpRequest, RequestHeaders
+from ropewalk.adapters.endpoints.http_responses import HttpResponse
+from ropewalk.adapters.endpoints.routes import HttpRoute
 from ropewalk.model.errors import BadBody, LateBody, TooLarge, Unavailable, UnsupportedEncoding
 from tests.unit.adapters.http_server import Client, serving
 
 
-async def echo(request: web.Request) -> web.Response:
-    return web.Response(body=await body_of(request, 10))
+async def echo(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(200, await body_of(request, 10))
 
 
-async def late(request: web.Request) -> web.Response:
+async def late(request: HttpRequest) -> HttpResponse:
     raise LateBody("the body did not come")
 
 
@@ -32,7 +34,9 @@ def guard() -> KeyGuard:
 
 @pytest.fixture
 async def client(guard: KeyGuard) -> AsyncIterator[Client]:
-    async with serving([web.post("/echo", guarded(guard, echo)), web.post("/late", guarded(guard, late))]) as client:
+    async with serving(
+        [HttpRoute("POST", "/echo", guarded(guard, echo)), HttpRoute("POST", "/late", guarded(guard, late))]
+    ) as client:
         client.session.headers["Authorization"] = "Bearer k3y"
         yield client
 
@@ -65,6 +69,7 @@ async def test_replaced_key_applies_to_open_connections(client: Client, guard: K
 
 # --- Bodies ----------------------------------------------------------------------------------------------------------
 
+NO_HEADERS = RequestHeaders([])
 TEXT = b'{"stream":"chat"}' * 100
 
 
@@ -74,7 +79,9 @@ async def sent(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 
 async def read(data: bytes, encoding: str = "", limit: int = 10_000) -> bytes:
-    return await gather(sent([data[:7], data[7:]]), {"Content-Encoding": encoding} if encoding else {}, limit)
+    return await gather(
+        sent([data[:7], data[7:]]), RequestHeaders([(b"Content-Encoding", encoding.encode())] if encoding else []), limit
+    )
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -180,7 +187,7 @@ async def test_content_length_beyond_the_limit_is_refused_unread(announced: str)
         yield b""
 
     with pytest.raises(TooLarge):
-        await gather(untouched(), {"Content-Length": announced}, 10_000)
+        await gather(untouched(), RequestHeaders([(b"content-length", announced.encode())]), 10_000)
 
 
 async def test_incomplete_body_times_out() -> None:
@@ -189,7 +196,7 @@ async def test_incomplete_body_times_out() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(LateBody):
-        await gather(trickle(), {}, 100, seconds=0.01)
+        await gather(trickle(), NO_HEADERS, 100, seconds=0.01)
 
 
 async def test_incomplete_bodies_are_bounded_by_a_shared_budget() -> None:
@@ -202,10 +209,10 @@ async def test_incomplete_bodies_are_bounded_by_a_shared_budget() -> None:
         await go_on.wait()
         yield b"x" * 50
 
-    first = asyncio.create_task(gather(slow(), {}, 1000, budget))
+    first = asyncio.create_task(gather(slow(), NO_HEADERS, 1000, budget))
     await halfway.wait()
     with pytest.raises(Unavailable):
-        await gather(sent([b"x" * 30, b"x" * 30]), {}, 1000, budget)
+        await gather(sent([b"x" * 30, b"x" * 30]), NO_HEADERS, 1000, budget)
     go_on.set()
     assert len(await first) == 150
-    assert len(await gather(sent([b"x" * 150]), {}, 1000, budget)) == 150
+    assert len(await gather(sent([b"x" * 150]), NO_HEADERS, 1000, budget)) == 150

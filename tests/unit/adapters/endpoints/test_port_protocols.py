@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
-from ropewalk.adapters.endpoints.port_protocols import HEAD_LIMIT, Match
+from ropewalk.adapters.endpoints.http_connection import MAX_HEAD_BYTES
+from ropewalk.adapters.endpoints.port_protocols import Match
 from ropewalk.adapters.endpoints.shared_port import SharedPort
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.protocol.proxies import TrustedProxies
@@ -23,8 +24,8 @@ FIRST_BYTES = {  # matches of TLS, WebSocket and HTTP
     UPGRADE: (NO, YES, YES),
     GET + UPGRADE: (NO, NO, YES),
     b"GET /?upgrade:websocket HTTP/1.1\r\n\r\n": (NO, NO, YES),
-    b"x" * HEAD_LIMIT + b"\r\n\r\n": (NO, NO, YES),
-    b"x" * HEAD_LIMIT + b"x\r\n\r\n": (NO, NO, NO),
+    b"x" * MAX_HEAD_BYTES + b"\r\n\r\n": (NO, NO, YES),
+    b"x" * MAX_HEAD_BYTES + b"x\r\n\r\n": (NO, NO, NO),
     b"\x16\x03\x01\x02\x00\x01": (YES, UNDECIDED, UNDECIDED),
 }
 

@@ -1,19 +1,16 @@
 """The shared port gives a connection to the protocol of its first bytes."""
 
 import asyncio
-from collections import Counter
 from socket import socket
 
 import pytest
-from aiohttp import web
 
-from ropewalk.adapters.endpoints.admission import ConnectionLimits
-from ropewalk.adapters.endpoints.http_connection import HttpConnection
-from ropewalk.adapters.endpoints.port_protocols import HEAD_LIMIT, Match
+from ropewalk.adapters.endpoints.http_connection import MAX_HEAD_BYTES, HttpConnection
+from ropewalk.adapters.endpoints.port_protocols import Match
 from ropewalk.adapters.endpoints.shared_port import TOO_LONG, SharedPort
-from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
-from ropewalk.protocol.proxies import Peer, TrustedProxies
+from ropewalk.protocol.proxies import Peer
 from tests.unit.adapters.endpoints.wire import Wire
+from tests.unit.adapters.http_server import shared_port
 
 MAGIC = b"OTHER"
 
@@ -39,10 +36,6 @@ class Other:
         self.entered.append((transport, data))
 
 
-async def nothing(request: web.BaseRequest) -> web.StreamResponse:
-    return web.Response()
-
-
 @pytest.fixture
 async def other() -> Other:
     return Other()
@@ -50,12 +43,9 @@ async def other() -> Other:
 
 @pytest.fixture
 async def port(other: Other) -> SharedPort:
-    proxies = TrustedProxies()
-    endpoint = WebSocketEndpoint(lambda *_: None, (), lambda _: True, "jid", 1, False, False, proxies)  # type: ignore[arg-type]
-    shared_port = SharedPort(endpoint, ConnectionLimits(), Counter(), 60.0, proxies)
-    shared_port.http.server = web.Server(nothing)
-    shared_port.protocols = (other, *shared_port.protocols)
-    return shared_port
+    port = shared_port()
+    port.protocols = (other, *port.protocols)
+    return port
 
 
 def arrive(port: SharedPort, *pieces: bytes) -> Wire:
@@ -76,7 +66,7 @@ async def test_connection_is_decided_by_the_bytes_after_a_common_prefix(port: Sh
     wire = arrive(port, b"O", b"PTIONS / HTTP/1.1\r\nhost: x\r\n", b"\r\n")
     assert isinstance(wire.protocol, HttpConnection)
     assert not other.entered
-    await port.http.server.shutdown()
+    await port.http.stop()
 
 
 async def test_protocol_without_room_sends_its_busy_message(port: SharedPort, other: Other) -> None:
@@ -86,7 +76,7 @@ async def test_protocol_without_room_sends_its_busy_message(port: SharedPort, ot
 
 
 async def test_unknown_protocol_is_refused_beyond_the_head_limit(port: SharedPort, subtests: pytest.Subtests) -> None:
-    for data in [b"x" * (HEAD_LIMIT + 1), b"x" * (HEAD_LIMIT + 1) + b"\r\n\r\n"]:
+    for data in [b"x" * (MAX_HEAD_BYTES + 1), b"x" * (MAX_HEAD_BYTES + 1) + b"\r\n\r\n"]:
         with subtests.test(data=data):
             wire = arrive(port, data)
             assert (wire.written, wire.closed) == (TOO_LONG, True)

@@ -2,73 +2,62 @@
 
 import asyncio
 import gzip
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
-from ropewalk.adapters.endpoints.http_connection import HTTP_OPTIONS
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, ResponseStream, encode_fields, refusal
+from ropewalk.adapters.endpoints.routes import ANY, HttpRoute
 from ropewalk.adapters.endpoints.store_proxy import StoreProxy
-from tests.unit.adapters.http_server import Client, serving
+from tests.unit.adapters.http_server import Client, serving, serving_on_unix_socket
 
 PIECES = 64
 PIECE = b"x" * (64 << 10)
 
 
-async def echo(request: web.Request) -> web.Response:
+async def echo(request: HttpRequest) -> HttpResponse:
     """Returns the request as it arrived."""
-    seen = {name: request.headers.get(name, "") for name in ("Authorization", "Content-Encoding", "X-Own", "Expect")}
-    headers = {f"Seen-{name}": value for name, value in seen.items()}
-    return web.Response(status=207, body=await request.content.read(), headers={**headers, "Seen-Path": request.raw_path})
+    seen = {name: request.headers.get(name.lower()) for name in ("Authorization", "Content-Encoding", "X-Own", "Expect")}
+    body = b"".join([chunk async for chunk in request.body.chunks()])
+    return HttpResponse(
+        207, body, encode_fields({**{f"Seen-{name}": seen[name] for name in seen}, "Seen-Path": request.target})
+    )
 
 
-async def stream(request: web.Request) -> web.StreamResponse:
+async def stream(request: HttpRequest) -> ResponseStream:
     """More bytes than any buffer holds."""
-    response = web.StreamResponse(headers={"Content-Type": "application/x-rows"})
-    await response.prepare(request)
+    response = ResponseStream(request, 200, {"Content-Type": "application/x-rows"})
     for _ in range(PIECES):
         await response.write(PIECE)
+    await response.end()
     return response
 
 
-async def cut_off(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse()
-    await response.prepare(request)
+async def cut_off(request: HttpRequest) -> ResponseStream:
+    response = ResponseStream(request, 200, {})
     await response.write(PIECE)
-    assert request.transport is not None
-    request.transport.abort()
     return response
 
 
-async def refuse(request: web.Request) -> web.Response:
+async def refuse(request: HttpRequest) -> HttpResponse:
     """Responds before the body has arrived."""
-    response = web.json_response({"error": "too large"}, status=413)
-    response.force_close()
-    return response
+    return refusal(413, "too large", close=True)
 
 
 STORE = [
-    web.route("*", "/journal", echo),
-    web.route("*", "/journal/echo/{rest:.*}", echo),
-    web.get("/journal/stream", stream),
-    web.get("/journal/cut", cut_off),
-    web.post("/journal/refuse", refuse),
+    HttpRoute(ANY, "/journal", echo),
+    HttpRoute(ANY, "/journal/echo/{rest*}", echo),
+    HttpRoute("GET", "/journal/stream", stream),
+    HttpRoute("GET", "/journal/cut", cut_off),
+    HttpRoute("POST", "/journal/refuse", refuse),
 ]
 
 
-@asynccontextmanager
-async def store(path: Path, routes: Sequence[web.RouteDef] = STORE) -> AsyncIterator[None]:
-    application = web.Application(client_max_size=1 << 30)
-    application.add_routes(routes)
-    runner = web.AppRunner(application, **HTTP_OPTIONS)
-    await runner.setup()
-    await web.UnixSite(runner, str(path)).start()
-    try:
-        yield
-    finally:
-        await runner.cleanup()
+def store(path: Path) -> AbstractAsyncContextManager[None]:
+    return serving_on_unix_socket(path, STORE)
 
 
 @pytest.fixture

@@ -1,21 +1,22 @@
-"""Unknown paths and methods are answered with JSON."""
+"""Routes find the handler of a request. Unknown paths and methods are answered with JSON."""
 
 from collections.abc import AsyncIterator
 
 import pytest
-from aiohttp import web
 
-from ropewalk.adapters.endpoints.unknown_paths import last_route
+from ropewalk.adapters.endpoints.http_requests import HttpRequest
+from ropewalk.adapters.endpoints.http_responses import HttpResponse
+from ropewalk.adapters.endpoints.routes import HttpRoute
 from tests.unit.adapters.http_server import Client, serving
 
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async def answer(request: web.Request) -> web.Response:
-        return web.Response(text="here")
+    async def answer(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, b"here")
 
-    routes = [web.get("/api/streams", answer), web.get("/api/{name:.+}/users", answer), web.put("/api/{name:.+}/users", answer)]
-    async with serving([*routes, last_route()]) as client:
+    rows = (("GET", "/api/streams"), ("GET", "/api/{name*}/users"), ("PUT", "/api/{name*}/users"))
+    async with serving([HttpRoute(method, path, answer) for method, path in rows]) as client:
         yield client
 
 

@@ -1,0 +1,241 @@
+"""Requests of the HTTP endpoints: headers, path, query, and a body that is read as it arrives. No I/O."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from ropewalk.model.errors import BadRequest
+from ropewalk.protocol.handshake import query_params
+
+Fields = list[tuple[bytes, bytes]]
+"""The header fields of a request as they came, in order."""
+
+
+class UnreadableBody(ConnectionError):
+    """The body is not framed as the request's head says, or the connection was lost before its end."""
+
+
+class RequestHeaders:
+    """The header fields of a request. Names are in lower case; of a name that is repeated, `get` returns the first value."""
+
+    __slots__ = ("_all", "_first")
+
+    def __init__(self, fields: Fields) -> None:
+        self._all = [(name.decode("ascii").lower(), value.decode("utf-8", "surrogateescape")) for name, value in fields]
+        self._first = dict(self._all)
+        if len(self._first) < len(self._all):
+            self._first = dict(reversed(self._all))
+
+    def get(self, name: str, default: str = "") -> str:
+        return self._first.get(name, default)
+
+    def getall(self, name: str, default: Sequence[str] = ()) -> Sequence[str]:
+        return [value for each, value in self._all if each == name] or default
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._first
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._all)
+
+    def joined(self) -> dict[str, str]:
+        """By name; of a name that is repeated the last value."""
+        return dict(self._all)
+
+
+class HttpExchange(Protocol):
+    """The connection of a request, as its handler sees it.
+
+    `transport` is None once the connection is lost. `when_lost` is called then, if it is set.
+    """
+
+    transport: asyncio.Transport | None
+    when_lost: Callable[[], None] | None
+
+    def client(self, headers: "RequestHeaders") -> tuple[str, str]:
+        """The client's address and the scheme it used."""
+
+    def body_awaited(self) -> None:
+        """The handler starts to read the body: sends `100 Continue` if the client waits for it."""
+
+    def body_taken(self) -> None:
+        """The handler has taken everything that was buffered of the body."""
+
+    def stream_begun(self) -> None:
+        """The response is a stream, which ends early if the client closes its side of the connection."""
+
+    async def drain(self) -> None:
+        """Wait until the client has taken most of what was written. Raises ConnectionResetError."""
+
+
+class RequestBody:
+    """The body of a request as it arrives, still compressed if it was sent so. One handler may read it, once.
+
+    `complete`: all of it has come. `received`: so many bytes have. `buffered`: so many of them are not read yet.
+    """
+
+    __slots__ = ("_buffer", "_error", "_exchange", "_waiter", "complete", "discarding", "received")
+
+    def __init__(self, exchange: HttpExchange) -> None:
+        self._exchange = exchange
+        self._buffer = bytearray()
+        self._error: UnreadableBody | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self.complete = False
+        self.discarding = False
+        self.received = 0
+
+    @property
+    def buffered(self) -> int:
+        return len(self._buffer)
+
+    @property
+    def failed(self) -> bool:
+        return self._error is not None
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Raises UnreadableBody."""
+        if not self.complete and not self._buffer:
+            self._exchange.body_awaited()
+        while True:
+            while not (self._buffer or self.complete or self._error):
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+            if self._error is not None:
+                raise UnreadableBody(str(self._error))
+            if not self._buffer:
+                return
+            chunk = self.take()
+            self._exchange.body_taken()
+            yield chunk
+
+    def take(self) -> bytes:
+        """Everything that is buffered."""
+        taken = bytes(self._buffer)
+        self._buffer.clear()
+        return taken
+
+    def peek(self) -> bytes:
+        """The same, which stays buffered."""
+        return bytes(self._buffer)
+
+    # --- called by the connection -------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        self.received += len(data)
+        if not self.discarding:
+            self._buffer += data
+            self._wake()
+
+    def end(self) -> None:
+        self.complete = True
+        self._wake()
+
+    def fail(self, reason: str) -> None:
+        """Harmless for a body that is complete."""
+        if not self.complete:
+            self._error = self._error or UnreadableBody(reason)
+            self._wake()
+
+    def discard(self) -> None:
+        """Drop what has come and what still comes."""
+        self.discarding = True
+        self._buffer.clear()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class HttpRequest:
+    """One request. `target` is the path with the query, as it was sent. `path` is decoded.
+
+    `keep_alive`: whether the connection may be used again. `params`: the parts of the path that its route names.
+    """
+
+    __slots__ = (
+        "_query",
+        "begun",
+        "body",
+        "continue_expected",
+        "exchange",
+        "fields",
+        "headers",
+        "http_1_0",
+        "keep_alive",
+        "length",
+        "method",
+        "params",
+        "path",
+        "raw_path",
+        "target",
+    )
+
+    def __init__(
+        self,
+        exchange: HttpExchange,
+        method: str,
+        target: bytes,
+        fields: Fields,
+        keep_alive: bool = True,
+        http_1_0: bool = False,
+    ) -> None:
+        """Raises BadRequest."""
+        self.exchange = exchange
+        self.method = method
+        self.target = origin_form(target)
+        self.fields = fields
+        self.headers = RequestHeaders(fields)
+        self.body = RequestBody(exchange)
+        self.keep_alive = keep_alive
+        self.http_1_0 = http_1_0
+        self.params: Mapping[str, str] = {}
+        self.begun = 0.0
+        self.raw_path, _, self._query = self.target.partition("?")
+        self.path = decode_path(self.raw_path)
+        announced = self.headers.get("content-length")
+        self.length = int(announced) if announced else None  # the parser lets digits through only
+        self.continue_expected = self._expects_continue()
+
+    @property
+    def query(self) -> dict[str, str]:
+        return query_params(self._query)
+
+    @property
+    def has_body(self) -> bool:
+        return bool(self.length) or "transfer-encoding" in self.headers
+
+    def client(self) -> tuple[str, str]:
+        """The client's address and the scheme it used."""
+        return self.exchange.client(self.headers)
+
+    def _expects_continue(self) -> bool:
+        expected = self.headers.get("expect").lower()
+        if expected not in ("", "100-continue"):
+            raise BadRequest("only 100-continue can be expected")
+        return bool(expected) and not self.http_1_0
+
+
+def origin_form(target: bytes) -> str:
+    """The path and the query of a request target. Raises BadRequest for one that names neither."""
+    try:
+        text = target.decode("ascii")
+        if not text.startswith("/"):
+            parts = urlsplit(text)
+            if parts.scheme not in ("http", "https") or not parts.netloc:
+                raise ValueError
+            text = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    except ValueError:
+        raise BadRequest("the request target must be a path") from None
+    return text.partition("#")[0]
+
+
+def decode_path(path: str) -> str:
+    """Raises BadRequest."""
+    if "%" not in path:
+        return path
+    try:
+        return unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        raise BadRequest("the path is not UTF-8") from None
