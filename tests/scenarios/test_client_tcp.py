@@ -27,9 +27,9 @@ from ropewalk.client import (
     SubscriptionRejected,
     TlsFailed,
     Unreachable,
-    broky_session,
     connect,
     new_uid,
+    session,
 )
 from ropewalk.model.errors import UserMistake
 from ropewalk.protocol.broky.ksuid import ksuid_text, new_ksuid
@@ -353,7 +353,7 @@ async def test_producer_without_answers_gets_backpressure_from_the_network(relay
 async def test_messages_sent_without_an_answer_are_registered_before_the_client_closes(
     server: RunningServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broky_session, "FLUSH_SECONDS", SECONDS)
+    monkeypatch.setattr(session, "FLUSH_SECONDS", SECONDS)
     async with pusher_to(server) as pusher:
         for number in range(500):
             await pusher.send(name, b"%d" % number)

@@ -1,27 +1,26 @@
-"""`connect`: the address says over what a client talks to its server."""
+"""`connect`: the scheme of the address selects WebSocket or TCP."""
 
 import random
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from ropewalk.client.addresses import addresses, is_tcp, tcp_address
-from ropewalk.client.attempts import ATTEMPTS
-from ropewalk.client.broky_client import BrokyClient
-from ropewalk.client.broky_options import BrokyOptions
-from ropewalk.client.broky_session import BrokySession
-from ropewalk.client.cable_client import CableClient
+from ropewalk.client.broky import BrokyCodec
 from ropewalk.client.client import Client
-from ropewalk.client.link import DialOptions
+from ropewalk.client.codec import CableCodec
+from ropewalk.client.connection import Refresh, SessionOptions
 from ropewalk.client.publisher import Publisher
 from ropewalk.client.pusher import Pusher
-from ropewalk.client.session import CableSession, Refresh, SessionOptions
-from ropewalk.client.trust import session_trusting, trust
+from ropewalk.client.session import Session
+from ropewalk.client.tcp import TcpDialer
+from ropewalk.client.tls import http_session, tls_context
+from ropewalk.client.websocket import WebSocketDialer
 from ropewalk.core.backoff import Backoff, Chance
 
 PING = 3
-"""Seconds between two pings; a lost server is noticed after twice that."""
+"""Seconds between two pings. A server that is silent for twice that is lost."""
 
 
 @asynccontextmanager
@@ -40,45 +39,44 @@ async def connect(
     backoff: Backoff | None = None,
     chance: Chance = random.random,
 ) -> AsyncIterator[Client]:
-    """A client of the server at `url`, closed at the end of the block. `http://host:port` or the full `ws://…/cable` connects
-    over WebSocket, `tcp://host:port` or `tls://host:port` over TCP.
+    """A client of the server at `url`, closed at the end of the block.
 
-    `token` is the JWT to connect with; `refresh_token` is called for a new one when it has expired. `key` is the key for
-    publishing. `ca_file` names the certificates to trust instead of the system's. `ping_interval` is what the server is asked
-    for, None leaves it to the server; over TCP it is we who ping, and None does not. `inbox_size` is how many events may wait
-    for a slow reader before the socket is no longer read. Raises Unreachable, Unauthorized or TokenExpired if the first
-    connection fails; later ones are tried again until the block ends.
+    Args:
+        url: `http://host:port` or the full `ws://…/cable` for WebSocket, `tcp://host:port` or `tls://host:port` for TCP.
+        token: The JWT to connect with.
+        key: The key for publishing.
+        refresh_token: Called for a new token when it has expired.
+        token_param: The server's `--jwt_param`.
+        ca_file: A file with the certificates to trust instead of the system's.
+        ping_interval: Requested from the server; None: the server decides. Over TCP the client pings, with None it does not.
+        inbox_size: Events that wait for a slow reader before the socket is no longer read.
+
+    Raises Unreachable, Unauthorized or TokenExpired if the first connection fails. Later ones are retried until the block ends.
     """
-    delays = backoff or Backoff()
-    tls = trust(ca_file)
-    if is_tcp(url):
-        address = tcp_address(url)
-        tcp_options = BrokyOptions(inbox_size, connect_timeout, answer_timeout, ping_interval, ATTEMPTS, delays, chance)
-        tcp = BrokySession(
-            address, token or "", (tls or ssl.create_default_context()) if address.secure else None, tcp_options, refresh_token
-        )
-        async with Pusher(url, key, ca_file=ca_file, backoff=delays, chance=chance, timeout=connect_timeout) as pusher:
-            await tcp.open()
-            try:
-                yield BrokyClient(tcp, pusher if key else None)
-            finally:
-                await tcp.close()
-        return
-    dialing = DialOptions(
-        addresses(url).cable, token=token or "", token_param=token_param, ping_interval=ping_interval, timeout=connect_timeout
+    tls = tls_context(ca_file)
+    options = SessionOptions(
+        backoff or Backoff(), chance, _steady_clock(), inbox_size, connect_timeout, answer_timeout, ping_interval
     )
-    options = SessionOptions(inbox_size, answer_timeout, delays, chance, _steady_clock())
-    async with session_trusting(tls) as http:
-        session = CableSession(http, dialing, options, refresh_token)
+    async with AsyncExitStack() as stack:
+        if is_tcp(url):
+            address = tcp_address(url)
+            context = (tls or ssl.create_default_context()) if address.secure else None
+            session = Session(TcpDialer(address, context, connect_timeout), BrokyCodec(), options, token or "", refresh_token)
+            pusher = Pusher(url, key, ca_file=ca_file, backoff=options.backoff, chance=chance, timeout=connect_timeout)
+            client = Client(session, None, (await stack.enter_async_context(pusher)).session if key else None)
+        else:
+            cable = addresses(url).cable
+            http = await stack.enter_async_context(http_session(tls))
+            dialer = WebSocketDialer(http, cable, token_param, ping_interval, connect_timeout)
+            session = Session(dialer, CableCodec(), options, token or "", refresh_token)
+            publisher = Publisher(url, key, http=http, backoff=options.backoff, chance=chance)
+            client = Client(session, await stack.enter_async_context(publisher))
         await session.open()
-        try:
-            async with Publisher(url, key, http=http, backoff=delays, chance=chance) as publisher:
-                yield CableClient(session, publisher)
-        finally:
-            await session.close()
+        stack.push_async_callback(session.close)
+        yield client
 
 
 def _steady_clock() -> Callable[[], float]:
-    """UNIX time that does not jump when the machine's clock is set: the state compares moments of one session."""
+    """UNIX time that does not jump when the system clock is set: the state compares times of one session."""
     start = time.time() - time.monotonic()
     return lambda: start + time.monotonic()

@@ -16,9 +16,9 @@ from socket import socket
 
 from yarl import URL
 
-from ropewalk.client.attempts import NotSent
 from ropewalk.client.errors import PublishUnanswered
-from ropewalk.client.unreached import unreached
+from ropewalk.client.publish_request import NotSent
+from ropewalk.client.tls import connection_error
 
 KEPT = 16
 """Connections that wait for their next use; one more is closed after its call."""
@@ -75,7 +75,7 @@ class ConnectionPool:
             connection.connect()
         except OSError as error:
             connection.close()
-            raise unreached(str(self._url), error, NotSent) from error
+            raise connection_error(str(self._url), error, NotSent) from error
         return connection
 
     def _take(self, timeout: float) -> HTTPConnection | None:

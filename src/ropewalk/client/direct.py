@@ -3,26 +3,27 @@
     ropewalk.publish("chat/1", {"text": "hi"})             # from blocking code
     await ropewalk.apublish("chat/1", {"text": "hi"})      # from asynchronous code
 
-Where to, and with which key, is said by the environment, or by `configure`. A call is bounded in time, and what got no answer
-is sent again under the same uid.
+The environment, or `configure`, sets the server and the key. A call has a time limit; within it, publications without an answer
+are sent again under the same uid.
 """
 
 import asyncio
 import os
 import random
+import ssl
 import time
-from collections.abc import Mapping, Sequence
+from asyncio import AbstractEventLoop
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from ropewalk.client import publish_request
+from aiohttp import ClientSession
+
 from ropewalk.client.addresses import addresses
-from ropewalk.client.attempts import Attempts, RetryLimits
 from ropewalk.client.connection_pool import ConnectionPool
 from ropewalk.client.errors import KeyRefused, PublishUnavailable
-from ropewalk.client.per_loop import SessionPerLoop
-from ropewalk.client.publish_request import PATH, Draft
+from ropewalk.client.publish_request import PATH, Attempts, Draft, RetryLimits, decode_receipts, headers
 from ropewalk.client.publisher import Publisher
-from ropewalk.client.trust import trust
+from ropewalk.client.tls import http_session, tls_context
 from ropewalk.core.signatures import API_PHRASE, derive
 from ropewalk.model.messages import Receipt
 
@@ -30,9 +31,51 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 DEFAULT_TIMEOUT = 10.0
 
 ATTEMPTS = 5
-"""Fewer than elsewhere: whoever calls this has a request to answer, and does so without the message rather than late."""
+"""Fewer than elsewhere: callers have a request to answer, and rather answer it without the message than late."""
 
-_NO_KEY = "no key is set here: set ROPEWALK_SECRET or ROPEWALK_API_SECRET, or call ropewalk.configure(key=...)"
+_NO_KEY = "no key is set: set ROPEWALK_SECRET or ROPEWALK_API_SECRET, or call ropewalk.configure(key=...)"
+
+_Holder = AsyncGenerator[ClientSession, None]
+
+
+class SessionPerLoop:
+    """One aiohttp session per event loop, for the loops of several threads. It is closed with its loop, because it lives in an
+    asynchronous generator: `asyncio.run`, uvicorn and pytest-asyncio close the generators of a loop before the loop."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
+        self._held: dict[AbstractEventLoop, tuple[ClientSession, _Holder]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    async def current(self) -> ClientSession:
+        """The session of the running loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._held:
+            self._forget_closed_loops()
+            holder = self._hold(loop)
+            # `_hold` does not wait before its yield, so no other task of this loop runs in between.
+            self._held[loop] = await anext(holder), holder
+        return self._held[loop][0]
+
+    async def close(self) -> None:
+        """Close the session of the running loop, for loops that end without closing their generators."""
+        _, holder = self._held.get(asyncio.get_running_loop(), (None, None))
+        if holder is not None:
+            await holder.aclose()
+
+    async def _hold(self, loop: AbstractEventLoop) -> _Holder:
+        try:
+            async with http_session(self._tls) as http:
+                yield http
+        finally:
+            self._held.pop(loop, None)
+
+    def _forget_closed_loops(self) -> None:
+        for loop in list(self._held):
+            if loop.is_closed():
+                self._held.pop(loop, None)
 
 
 class Direct:
@@ -42,8 +85,8 @@ class Direct:
         self._url = url
         self._key = key
         self._timeout = timeout
-        tls = trust(ca_file)
-        self._connections = ConnectionPool(addresses(url).base + PATH, publish_request.headers(key), tls)
+        tls = tls_context(ca_file)
+        self._connections = ConnectionPool(addresses(url).base + PATH, headers(key), tls)
         self._sessions = SessionPerLoop(tls)
 
     def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -51,7 +94,7 @@ class Direct:
         attempts = Attempts(drafts, RetryLimits(ATTEMPTS, timeout=self._timeout, total=self._timeout), random.random)
         while True:
             try:
-                return publish_request.receipts(*self._connections.post(attempts.body, attempts.timeout()))
+                return decode_receipts(*self._connections.post(attempts.body, attempts.timeout()))
             except PublishUnavailable as failure:
                 pause = attempts.pause(failure)
             except KeyRefused as refused:
