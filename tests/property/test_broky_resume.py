@@ -25,6 +25,7 @@ from ropewalk.model.rules import StreamRules
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.frames import Body, Reason, Run
 from ropewalk.protocol.broky.runs import decode, encode_run, run_of
+from ropewalk.protocol.broky.tables import encode
 
 KEYS = (b"a", b"b")
 MAX_UNACKED = 600  # bytes: two or three pushes of this test
@@ -148,7 +149,7 @@ class World:
             case "too slow":
                 self.server.publish(b"a", [b"4"], silently=True)
             case "client reads" if self.server.to_client:
-                for reply in self.codec.translate(self.server.to_client.popleft()):
+                for reply in self.codec.decode(encode(self.server.to_client.popleft())):
                     self.apply(self.state.receive(reply, 0.0))
             case "server reads" if self.server.to_server:
                 self.server.read(self.server.to_server.popleft())

@@ -104,7 +104,7 @@ async def test_client_retries_when_the_certificate_is_untrusted_later(scheme: st
             await tail.line()
         with server(RENEWED_CERTIFICATE, RENEWED_KEY):
             complaint = await tail.complaint()
-            assert complaint.startswith("not connected, and trying again: "), complaint
+            assert complaint.startswith("not connected, retrying: "), complaint
             assert "certificate that is not trusted here" in complaint
         with server(CERTIFICATE, KEY):
             assert run_ropewalk("push", "tls/later", "2", "--url", url, *trusting).returncode == 0

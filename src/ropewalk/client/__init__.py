@@ -7,8 +7,7 @@
 It reconnects and resumes, yields each position once and in order, and reports what could not be delivered.
 """
 
-from ropewalk.client.client import Client
-from ropewalk.client.connecting import connect
+from ropewalk.client.client import Client, connect
 from ropewalk.client.errors import (
     AlreadySubscribed,
     CableError,

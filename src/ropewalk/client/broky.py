@@ -54,7 +54,7 @@ class BrokyCodec:
             raise NotSupported("presence")
         name, key = parse_name(stream), parse_key(stream)
         if not prefix:
-            return Target(name, KeyTrack(name, position, since), False, key, key)
+            return Target(name, KeyTrack(name, position, since), False, key, key, stream=name)
         if since is not None or position is not None:
             raise UserMistake("a subscription by prefix has no history: omit since and position")
         return Target(f"{name}…", PrefixTrack(name), False, key, key, Match.PREFIX)
@@ -65,7 +65,7 @@ class BrokyCodec:
         name = parse_signed(signed_name)
         if name is None:
             raise UserMistake("this signed name contains no name")
-        return Target(signed_name, KeyTrack(name, position, since), False, parse_key(name), signed_name.encode())
+        return Target(signed_name, KeyTrack(name, position, since), False, parse_key(name), signed_name.encode(), stream=name)
 
     def identifier(
         self, identifier: str, since: float | None, positions: dict[str, Position] | None, presence_events: bool
@@ -126,11 +126,16 @@ class BrokyCodec:
 
     def decode(self, data: bytes) -> Iterable[Reply]:
         for frame in self._splitter.feed(data):
-            yield from self.translate(decode(frame))
+            body = decode(frame)
+            if isinstance(body, Run) and not body.ref:  # nearly all frames
+                target = self._by_key.get(body.key) or self._find_prefix(body.key)
+                if target is not None:
+                    stream = target.stream or name_of(body.key)
+                    yield Delivered(target.identifier, stream, body.epoch.decode(), body.offset, body.count, body)
+            else:
+                yield from self._translate(body)
 
-    def translate(self, body: Body) -> Sequence[Reply]:
-        if isinstance(body, Run):  # nearly all frames
-            return self._delivered(body)
+    def _translate(self, body: Body) -> Sequence[Reply]:
         match body:
             case frames.Subscribed(ref) | frames.Refused(ref) if ref in self._requested:
                 return self._answered(self._requested.pop(ref), body)
@@ -141,18 +146,10 @@ class BrokyCodec:
                 return SessionWelcome(), body
             case frames.Error():
                 return body, Goodbye(self._end_reason(body), body.reconnect, body.retry_ms or None)
-            case frames.Pushed() | frames.Refused() | frames.HistoryPage() | frames.Pong():
+            case Run() | frames.Pushed() | frames.Refused() | frames.HistoryPage() | frames.Pong():
                 return (body,)
             case _:
                 return ()
-
-    def _delivered(self, run: Run) -> Sequence[Reply]:
-        if run.ref:
-            return (run,)
-        target = self._by_key.get(run.key) or self._find_prefix(run.key)
-        if target is None:
-            return ()
-        return (Delivered(target.identifier, _stream(target, run.key), run.epoch.decode(), run.offset, run.count, run),)
 
     def _answered(self, target: Target, answer: frames.Subscribed | frames.Refused) -> Sequence[Reply]:
         if self._targets.get(target.identifier) is not target:  # cancelled meanwhile
@@ -164,7 +161,7 @@ class BrokyCodec:
             return (SubscriptionRefused(target.identifier, answer.text),)
         self._confirmed(target.match)[target.key] = target
         tip = Position(answer.epoch.decode(), answer.offset)
-        return (SubscriptionConfirmed(target.identifier, {_stream(target, target.key): tip}),)
+        return (SubscriptionConfirmed(target.identifier, {target.stream: tip}),)
 
     def _gap(self, gap: frames.Gap) -> Sequence[Reply]:
         target = self._by_key.get(gap.key) or self._find_prefix(gap.key)
@@ -172,7 +169,7 @@ class BrokyCodec:
             return ()
         reason = GAP_REASONS.get(gap.reason, "")
         missing = StreamGap(reason, gap.epoch.decode(), gap.last + 1)
-        return (HistoryRejected(target.identifier, reason, {_stream(target, gap.key): missing}),)
+        return (HistoryRejected(target.identifier, reason, {target.stream: missing}),)
 
     def _find_prefix(self, key: bytes) -> Target | None:
         return next((target for prefix, target in self._by_prefix.items() if key.startswith(prefix)), None)
@@ -182,10 +179,6 @@ class BrokyCodec:
             return error.text or error.reason.name.lower()
         # A token that was accepted before has expired.
         return TOKEN_EXPIRED.reason if self._accepted else UNAUTHORIZED.reason
-
-
-def _stream(target: Target, key: bytes) -> str:
-    return target.track.stream if isinstance(target.track, KeyTrack) else name_of(key)
 
 
 def _overlap(one: Target, other: Target) -> bool:

@@ -68,7 +68,7 @@ class PushWindow:
         return self._sendable()
 
     def lost(self) -> None:
-        """The connection is lost: what is unanswered goes out first on the next one."""
+        """The connection is lost: unanswered pushes are sent first on the next one."""
         self._queued.extendleft(reversed([push for push in self._sent.values() if push.wanted]))
         self._sent.clear()
         self._limit = self._unanswered_bytes = 0
@@ -106,7 +106,7 @@ class PushWindow:
         return self._sendable()
 
     def discard(self, ref: int) -> None:
-        """The caller does not wait any more: the push is not sent again."""
+        """The caller has given up: the push is not sent again."""
         if ref in self._sent:
             self._sent[ref].wanted = False
         elif self._retrying.pop(ref, None) is None:

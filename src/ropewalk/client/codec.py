@@ -22,7 +22,8 @@ logger = logging.getLogger("ropewalk.client")
 
 
 class Target(Struct, frozen=True):
-    """What to subscribe to. Over TCP also: `key` is in deliveries, `requested` in the request (the key or a signed name)."""
+    """What to subscribe to. Over TCP also: `key` is in deliveries, `requested` in the request (the key or a signed name), and
+    `stream` is the name, empty for a prefix."""
 
     identifier: str
     track: Track
@@ -30,6 +31,7 @@ class Target(Struct, frozen=True):
     key: bytes = b""
     requested: bytes = b""
     match: Match = Match.EXACT
+    stream: str = ""
 
 
 class Codec(Protocol):

@@ -56,7 +56,7 @@ class SessionOptions(Struct, frozen=True):
 
 
 class Owner(Protocol):
-    """The session that uses the connection. `sid` is what to restore; `publishing`: a push waits for the connection."""
+    """The session that uses the connection. `sid`: the session to restore; `publishing`: a push waits for the connection."""
 
     @property
     def sid(self) -> str: ...
@@ -121,7 +121,7 @@ class Connection:
             self.link.cut()
 
     def write(self, data: bytes) -> None:
-        """Dropped while there is no connection: the state repeats what is still wanted."""
+        """Dropped while there is no connection: the state repeats commands that are still needed."""
         if self.link is not None and data:
             self.link.write(data)
 

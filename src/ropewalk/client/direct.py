@@ -98,7 +98,7 @@ class Direct:
             except PublishUnavailable as failure:
                 pause = attempts.pause(failure)
             except KeyRefused as refused:
-                raise self._explained(refused) from None
+                raise self._explain(refused) from None
             time.sleep(pause)
 
     async def apublish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -107,12 +107,12 @@ class Direct:
         try:
             return await publisher.publish_batch(drafts)
         except KeyRefused as refused:
-            raise self._explained(refused) from None
+            raise self._explain(refused) from None
 
     async def aclose(self) -> None:
         await self._sessions.close()
 
-    def _explained(self, refused: KeyRefused) -> KeyRefused:
+    def _explain(self, refused: KeyRefused) -> KeyRefused:
         return refused if self._key else KeyRefused(f"{refused}; {_NO_KEY}")
 
 
@@ -122,11 +122,15 @@ _configured: Direct | None = None
 def configure(
     *, url: str | None = None, key: str | None = None, timeout: float = DEFAULT_TIMEOUT, ca_file: str | None = None
 ) -> None:
-    """Where this process publishes to. What is not given comes from the environment, which is read now.
+    """Set where this process publishes to. Omitted arguments are read from the environment now.
 
-    `url` is the server's address (ROPEWALK_URL), `key` the bearer key of its API (ROPEWALK_API_SECRET, or derived from
-    ROPEWALK_SECRET), `timeout` how many seconds a call may take, all its attempts together. `ca_file` names the certificates
-    to trust instead of the system's (ROPEWALK_CA_FILE). Raises UserMistake for a bad URL or file.
+    Args:
+        url: The server's address (ROPEWALK_URL).
+        key: The bearer key of its API (ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET).
+        timeout: Seconds of a call with all its attempts.
+        ca_file: A file with the certificates to trust instead of the system's (ROPEWALK_CA_FILE).
+
+    Raises UserMistake for an invalid URL or file.
     """
     global _configured
     environ = os.environ
@@ -148,17 +152,23 @@ def publish(
     type: str = "",
     partition_key: str = "",
 ) -> Receipt:
-    """Publish from blocking code and return the position. `data` is anything that JSON can say.
+    """Publish from blocking code and return the position.
 
-    With a `uid` of your own the same call is safe to repeat. A `transient` message keeps no place in its stream. The session
-    with the sid `exclude_socket` does not get it. `type` is shown beside the message. The first publication of a stream may set
-    its `partition_key`. Raises PublishError, and RuntimeError where an event loop runs.
+    Args:
+        data: Any JSON value.
+        uid: With your own, the same call is safe to repeat.
+        transient: Deliver the message without a position, and do not store it.
+        exclude_socket: The sid of a session that does not get the message.
+        type: The `type` of the message that clients receive.
+        partition_key: Set by the first publication of a stream.
+
+    Raises PublishError, and RuntimeError in a thread with a running event loop.
     """
     return publish_batch([Draft(stream, data, uid, transient, exclude_socket, type, partition_key)])[0]
 
 
 def publish_batch(drafts: Sequence[Draft]) -> list[Receipt]:
-    """All of them in this order, or none. A receipt for each. From blocking code."""
+    """Publish all of them in this order, or none, from blocking code. Returns a receipt for each."""
     return _current().publish_batch(drafts)
 
 
@@ -182,16 +192,16 @@ async def apublish_batch(drafts: Sequence[Draft]) -> list[Receipt]:
 
 
 async def aclose() -> None:
-    """Close what `apublish` keeps open for the running event loop.
+    """Close the connections of `apublish` in the running event loop.
 
-    A loop that `asyncio.run` or a web server runs does it by itself when it ends. In a loop that you run by hand, call it last.
+    `asyncio.run` and web servers do this at the end of a loop. Call it last in a loop that you run yourself.
     """
     if _configured is not None:
         await _configured.aclose()
 
 
 def key_in(environ: Mapping[str, str]) -> str:
-    """The key of the API that a server with this environment would ask for."""
+    """The API key of a server with this environment."""
     if key := environ.get("ROPEWALK_API_SECRET") or environ.get("ANYCABLE_API_SECRET"):
         return key
     secret = environ.get("ROPEWALK_SECRET") or environ.get("ANYCABLE_SECRET")
@@ -210,4 +220,4 @@ def _refuse_to_block_a_loop() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError("an event loop runs in this thread, and publishing would stop it: write `await ropewalk.apublish(...)`")
+    raise RuntimeError("publish would block the event loop of this thread: write `await ropewalk.apublish(...)`")

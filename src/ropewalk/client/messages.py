@@ -32,10 +32,9 @@ class Delivered(Struct, frozen=True, gc=False):
 
     def events(self, replayed: bool) -> list[Event]:
         """One event per message. A message that cannot be decoded becomes a gap of one, or nothing if it has no position."""
-        source = self.source
-        if isinstance(source, Run):
-            return decode_run(source, self.stream, self.epoch, replayed)
-        return _decode_data(source, replayed)
+        if isinstance(self.source, Run):
+            return decode_run(self.source, self.stream, self.epoch, replayed)
+        return _decode_data(self.source, replayed)
 
 
 class SubscriptionSuperseded(Struct, frozen=True):

@@ -18,7 +18,7 @@ from ropewalk.model.messages import Receipt
 
 
 class Publishes(ABC):
-    """`publish`, written once for all that have `publish_batch`."""
+    """`publish` in terms of `publish_batch`."""
 
     async def publish(
         self,

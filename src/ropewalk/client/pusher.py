@@ -37,7 +37,7 @@ _LAST_TIME = 2**64 - 1
 
 
 class Pushes(ABC):
-    """`push`, `send` and `flush`, written once for all that have a session over TCP."""
+    """`push`, `send` and `flush` over a TCP session."""
 
     @abstractmethod
     def _push_session(self) -> Session:

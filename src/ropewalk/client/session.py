@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import Enum
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ropewalk.client.codec import Codec, Target
 from ropewalk.client.connection import Connection, Refresh, SessionOptions
@@ -38,7 +39,6 @@ from ropewalk.client.errors import (
 from ropewalk.client.events import KeptMessages, PresenceState
 from ropewalk.client.link import Dialer
 from ropewalk.client.messages import Delivered
-from ropewalk.client.pending import Kind, PendingCalls
 from ropewalk.client.state import ClientState, Reply
 from ropewalk.client.stream import EventInbox, Stream
 from ropewalk.model.commands import Perform, Whisper
@@ -49,9 +49,51 @@ from ropewalk.protocol.broky import frames
 from ropewalk.protocol.server_messages import ServerPing, Welcome
 
 FLUSH_SECONDS = 1.0
-"""Time for the server to handle what was sent without an answer, before a client closes."""
+"""Time for the server to handle unacknowledged messages before a client closes."""
 
 T = TypeVar("T")
+
+
+class Kind(Enum):
+    PUSH = "push"
+    READ = "read"
+    PING = "ping"
+    SEND = "send"
+
+
+class PendingCalls:
+    """Callers that wait for the answer to a push, a read or a ping, or for a connection to send on. One future per ref."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, tuple[Kind, asyncio.Future[Any]]] = {}
+
+    @property
+    def publishing(self) -> bool:
+        """Whether a push or a send waits."""
+        return any(kind in (Kind.PUSH, Kind.SEND) for kind, _ in self._calls.values())
+
+    def add(self, kind: Kind, ref: int) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls[ref] = kind, future
+        return future
+
+    def discard(self, ref: int) -> bool:
+        """The caller has given up. False if the call was answered."""
+        return self._calls.pop(ref, None) is not None
+
+    def resolve(self, ref: int, answer: object) -> None:
+        """Exceptions are raised to the caller."""
+        _, future = self._calls.pop(ref, (None, None))
+        if future is None or future.done():
+            return
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def resolve_all(self, kind: Kind, answer: object = None) -> None:
+        for ref in [ref for ref, (each, _) in self._calls.items() if each is kind]:
+            self.resolve(ref, answer)
 
 
 class Session:
@@ -101,7 +143,7 @@ class Session:
         self._state.calls.pushes.discard_all()
         push_error = self._as_push_error(end)
         for kind in Kind:
-            self._pending.settle_all(kind, push_error if kind in (Kind.PUSH, Kind.SEND) else end)
+            self._pending.resolve_all(kind, push_error if kind in (Kind.PUSH, Kind.SEND) else end)
 
     # --- streams ---
 
@@ -153,7 +195,7 @@ class Session:
         self._execute(self._state.query(identifier, after))
         return await self._answer_to(answer)
 
-    async def say(self, command: Whisper | Perform) -> None:
+    async def send_command(self, command: Whisper | Perform) -> None:
         what = "a whisper" if isinstance(command, Whisper) else "an action of a channel"
         await self._stream(command.identifier, what).until_live()
         if self._connection.link is None:
@@ -234,7 +276,7 @@ class Session:
     def _retry(self, ref: int, failures: int, error: CableError) -> None:
         if failures >= self._options.attempts:
             self._state.calls.pushes.discard(ref)
-            self._pending.settle(ref, error)
+            self._pending.resolve(ref, error)
             return
         pause = self._options.backoff.delay(failures - 1, self._options.chance)
         asyncio.get_running_loop().call_later(pause, lambda: self._execute(self._state.calls.retry(ref)))
@@ -268,10 +310,10 @@ class Session:
         return self._pending.publishing
 
     def receive(self, data: bytes) -> None:
-        connection = self._connection
+        connection, now = self._connection, self._options.clock()
         try:
             for reply in self.codec.decode(data):
-                self._execute(self._state.receive(reply, self._options.clock()))
+                self._execute(self._state.receive(reply, now))
                 if not isinstance(reply, Delivered):
                     self._note(reply)
                 if connection.verdict is not None:
@@ -283,16 +325,16 @@ class Session:
     def disconnected(self) -> None:
         self._state.lost()
         lost = Unreachable("the connection was lost: messages sent without an answer may be lost too")
-        self._pending.settle_all(Kind.PING, lost)
+        self._pending.resolve_all(Kind.PING, lost)
         for stream in self._streams.values():
             stream.live.clear()
 
     def attempt_failed(self, error: Exception, max_attempts: int, last: bool) -> None:
         push_error = self._as_push_error(error)
         for ref in self._state.calls.pushes.attempt_failed(max_attempts):
-            self._pending.settle(ref, push_error)
+            self._pending.resolve(ref, push_error)
         if last:
-            self._pending.settle_all(Kind.SEND, push_error)
+            self._pending.resolve_all(Kind.SEND, push_error)
 
     def ended(self, error: Exception) -> None:
         self._finish(error)
@@ -303,7 +345,7 @@ class Session:
         match reply:
             case Welcome():
                 self._connection.accepted()
-                self._pending.settle_all(Kind.SEND)
+                self._pending.resolve_all(Kind.SEND)
             case frames.Welcome(max_frame=max_frame):
                 self._max_frame = max_frame
             case ServerPing(timestamp):
@@ -327,12 +369,12 @@ class Session:
                 case Redial() | End():
                     self._connection.leave(effect)
                 case _:
-                    self._settle(effect)
+                    self._notify(effect)
 
-    def _settle(self, effect: Confirmed | SubscriptionDenied | PresenceResult | Answered | Retry) -> None:
+    def _notify(self, effect: Confirmed | SubscriptionDenied | PresenceResult | Answered | Retry) -> None:
         match effect:
             case Answered(ref, answer):
-                self._pending.settle(ref, answer)
+                self._pending.resolve(ref, answer)
             case Retry(ref, failures, error):
                 self._retry(ref, failures, error)
             case Confirmed(identifier) if identifier in self._streams:

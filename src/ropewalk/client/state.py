@@ -44,8 +44,7 @@ Reply = ServerMessage | Delivered | SubscriptionSuperseded | CallAnswer
 
 
 _About = (
-    Data
-    | SubscriptionConfirmed
+    SubscriptionConfirmed
     | SubscriptionRefused
     | SubscriptionSuperseded
     | HistoryConfirmed
@@ -121,9 +120,15 @@ class ClientState:
             subscription.track.lost()
 
     def receive(self, reply: Reply, now: float) -> list[Effect]:
+        if isinstance(reply, Data):
+            reply = Delivered(reply.identifier, reply.stream, reply.epoch, reply.offset, 1, reply)
         if isinstance(reply, Delivered):  # nearly all replies
             subscription = self._subscriptions.get(reply.identifier)
-            return self._deliver(subscription, reply) if subscription else []
+            if subscription is None or (reply.offset and subscription.track.asked and not subscription.live):
+                # For an earlier subscription of the same name, or ahead of the confirmation: the history contains it.
+                return []
+            events = subscription.track.accept(reply)
+            return [Yield(reply.identifier, events)] if events else []
         if isinstance(reply, CallAnswer):
             return self.calls.receive(reply)
         match reply:
@@ -143,8 +148,6 @@ class ClientState:
 
     def _receive(self, subscription: _Subscription, reply: _About, now: float) -> list[Effect]:
         match reply:
-            case Data(identifier, _, stream, epoch, offset):
-                return self._deliver(subscription, Delivered(identifier, stream, epoch, offset, 1, reply))
             case SubscriptionConfirmed(_, tips):
                 events = subscription.track.began(tips)
                 return [*self._confirm(subscription), *self._yield(subscription, events)]
@@ -207,12 +210,6 @@ class ClientState:
     def _request(self, subscription: _Subscription) -> HistoryRequest:
         # A stream without messages so far has no position: request everything since the subscription began.
         return subscription.track.request(self._server_time(subscription.started) if subscription.accepted else None)
-
-    def _deliver(self, subscription: _Subscription, delivered: Delivered) -> list[Effect]:
-        if delivered.offset and subscription.track.asked and not subscription.live:
-            # For an earlier subscription of the same name, or ahead of the confirmation: the history contains it.
-            return []
-        return self._yield(subscription, subscription.track.accept(delivered))
 
     def _server_time(self, moment: float) -> float:
         return moment - MAX_CLOCK_SKEW if self._skew is None else moment + self._skew

@@ -80,7 +80,7 @@ class StreamOwner(Protocol):
     async def join(self, identifier: str, member: Member) -> None: ...
     async def leave(self, identifier: str) -> None: ...
     async def presence(self, identifier: str) -> PresenceState: ...
-    async def say(self, command: Whisper | Perform) -> None: ...
+    async def send_command(self, command: Whisper | Perform) -> None: ...
     async def unsubscribe(self, identifier: str) -> None: ...
 
 
@@ -128,12 +128,12 @@ class Stream:
 
     async def whisper(self, data: Any) -> None:
         """Send a message to the other clients of this stream, which is not stored. Waits for the connection; no receipt."""
-        await self._owner.say(Whisper(self.identifier, _json(data, "a whisper")))
+        await self._owner.send_command(Whisper(self.identifier, _json(data, "a whisper")))
 
     async def perform(self, action: str, **data: Any) -> None:
         """Call an action of the channel. Waits for the connection; no receipt."""
         text = _json({**data, "action": action}, "the data of an action").decode()
-        await self._owner.say(Perform(self.identifier, text))
+        await self._owner.send_command(Perform(self.identifier, text))
 
     async def unsubscribe(self) -> None:
         """Iteration ends after the events that have arrived."""

@@ -156,8 +156,8 @@ class Track:
     def _release(self) -> list[Event]:
         held, self._held, self._tips = self._held, [], {}
         # Messages held after a rejection may precede messages held before it: sort them within each epoch.
-        first_seen = {run: place for place, run in reversed(list(enumerate(map(_epoch_of, held))))}
-        held.sort(key=lambda delivered: (first_seen[_epoch_of(delivered)], delivered.offset))
+        first_seen = {run: place for place, run in reversed(list(enumerate(map(_epoch_key, held))))}
+        held.sort(key=lambda delivered: (first_seen[_epoch_key(delivered)], delivered.offset))
         return [event for delivered in held for event in self._advance(delivered)]
 
     def _advance(self, delivered: Delivered) -> list[Event]:
@@ -224,7 +224,11 @@ class KeyTrack(Track):
         return []
 
     def accept(self, delivered: Delivered) -> list[Event]:
-        if not delivered.offset:
+        offset, epoch, known = delivered.offset, delivered.epoch, self.positions.get(self.stream)
+        if known is not None and offset == known.offset + 1 and epoch == known.epoch and not self._since:  # nearly always
+            self.positions[self.stream] = Position(epoch, offset + delivered.count - 1)
+            return delivered.events(offset <= self._tip.offset and epoch == self._tip.epoch)
+        if not offset:
             return delivered.events(False)
         events = self._advance(delivered)
         gap, self._unconfirmed = self._unconfirmed, None
@@ -282,5 +286,5 @@ class PrefixTrack(Track):
         return [Gap(self._name, rejection.reason)]
 
 
-def _epoch_of(delivered: Delivered) -> tuple[str, str]:
+def _epoch_key(delivered: Delivered) -> tuple[str, str]:
     return delivered.stream, delivered.epoch

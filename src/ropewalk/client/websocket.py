@@ -135,7 +135,7 @@ class WebSocketDialer(Struct, frozen=True):
     async def _upgrade(self, sid: str, token: str) -> "ClientWebSocketResponse[Literal[False]]":
         # In headers, not in the URL: proxies log URLs.
         headers = {"x-anycable-restore-sid": sid, f"x-{self.token_param}": token}
-        # Millisecond pings tell the server's clock, from which requests by time are computed. With `reconnect_in` a server that
+        # Millisecond pings carry the server's clock, for requests by time. With `reconnect_in` a server that
         # restarts spreads the reconnects of its clients.
         params = {POSITIONS_PARAM: "1", "ptp": "ms", "reconnect_in": "1"}
         if self.ping_interval:

@@ -161,7 +161,7 @@ class TestSubscribe:
 
     def test_signed_name_is_matched_by_its_plain_name(self) -> None:
         session = welcomed_session()
-        session.add(Target("signed", KeyTrack("s"), False, b"s", b"signed"))
+        session.add(Target("signed", KeyTrack("s"), False, b"s", b"signed", stream="s"))
         assert session.sent() == [frames.Subscribe(1, b"signed")]
         session.receive(frames.Subscribed(1, b"e", 0))
         assert offsets(session.receive(run(1)), "signed") == [1]
@@ -225,7 +225,7 @@ class TestPrefix:
         with pytest.raises(AlreadySubscribed):
             session.subscribe(prefix=True)
         with pytest.raises(AlreadySubscribed):
-            session.add(Target("signed", KeyTrack("s"), False, b"s", b"signed"))
+            session.add(Target("signed", KeyTrack("s"), False, b"s", b"signed", stream="s"))
         session.subscribe("s/", prefix=True)
         session.unsubscribe("s/…")
         session.subscribe("s/")

@@ -220,7 +220,9 @@ class TestGoodbye:
         cases: list[tuple[int, float]] = [(0, 0.0), (1500, 1.5), (-5, 0.0), (10**12, 300.0)]
         for given, delay in cases:
             with subtests.test(given=given):
-                assert live_state().receive(Goodbye("server_restart", True, given), NOW) == [Redial(after=delay, reason="server_restart")]
+                assert live_state().receive(Goodbye("server_restart", True, given), NOW) == [
+                    Redial(after=delay, reason="server_restart")
+                ]
 
     def test_permanent_goodbye_ends_with_its_reason(self, subtests: pytest.Subtests) -> None:
         cases: list[tuple[str, type[Disconnected]]] = [("unauthorized", Unauthorized), ("remote", Disconnected)]

@@ -24,7 +24,7 @@ class RecordingSession:
     async def presence(self, identifier: str) -> PresenceState:
         return PresenceState(0)
 
-    async def say(self, command: Whisper | Perform) -> None:
+    async def send_command(self, command: Whisper | Perform) -> None:
         self.calls.append(command)
 
     async def unsubscribe(self, identifier: str) -> None:

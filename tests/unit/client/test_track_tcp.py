@@ -159,8 +159,8 @@ class TestGaps:
                 with subtests.test(start=start, messages=messages):
                     ephemeral = KeyTrack("s", start)
                     assert ephemeral.began(tips()) == []
-                    for ref in (2, 3):
-                        for _ in range(messages):
+                    for _ in range(2):
+                        for _message in range(messages):
                             ephemeral.accept(run(0, b"x"))
                         assert ephemeral.began(tips()) == [Gap("s", DISCONNECTED, Position("", 0))]
 
