@@ -22,7 +22,7 @@ from ropewalk.client.session import Session
 from ropewalk.client.stream import Stream
 from ropewalk.client.tcp import TcpDialer
 from ropewalk.client.tls import http_session, tls_context
-from ropewalk.client.track import NOWHERE
+from ropewalk.client.track import BEFORE_ALL
 from ropewalk.client.websocket import WebSocketDialer
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.errors import UserMistake
@@ -95,7 +95,7 @@ class Client(Publishes, Pushes):
         """
         self._require_tcp(_READ)
         name, key = parse_name(stream), parse_key(stream)
-        return await self._session.read(name, key, position or NOWHERE, _page_size(limit))
+        return await self._session.read(name, key, position or BEFORE_ALL, _page_size(limit))
 
     async def read_signed(self, signed_name: str, *, position: Position | None = None, limit: int = USUAL_PAGE) -> KeptMessages:
         """Over TCP only: the same for a signed name."""
@@ -103,7 +103,7 @@ class Client(Publishes, Pushes):
         name = parse_signed(signed_name)
         if name is None:
             raise UserMistake("this signed name contains no name")
-        return await self._session.read(name, signed_name.encode(), position or NOWHERE, _page_size(limit))
+        return await self._session.read(name, signed_name.encode(), position or BEFORE_ALL, _page_size(limit))
 
     async def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
         return await (self._push_batch(drafts) if self._publisher is None else self._publisher.publish_batch(drafts))

@@ -182,7 +182,7 @@ class Connection:
                 if self._options.on_demand and not self._owner.publishing:
                     return
                 await asyncio.sleep(self._next_pause() if pause is None else pause)
-        except Exception as error:  # callers that wait must get it, whatever it is
+        except Exception as error:  # callers that wait must get every error
             self._owner.ended(error)
             if opening is not None and not opening.done():
                 opening.set_exception(error)

@@ -1,4 +1,4 @@
-"""All errors of the client. The type tells the program what to do.
+"""All errors of the client. The type determines how to react.
 
 CableError
 ├── Unreachable              the server cannot be reached, or speaks another protocol
@@ -11,13 +11,13 @@ CableError
 │   └── TokenExpired         the token has expired, and so had the refreshed one if there was one
 ├── SubscriptionRejected     the server rejects this identifier
 ├── AlreadySubscribed        this client is already subscribed to this identifier
-├── HistoryRefused           the server does not let this client read this stream; `reason` says why
+├── HistoryRefused           the server does not let this client read this stream, for a `reason`
 ├── HistoryUnavailable       the history of a stream cannot be read now
 ├── NotSupported             this kind of connection does not have the method: see `connect`
 ├── PresenceUnavailable      the server has no presence for this stream
 └── PublishError             the publication was not registered, or this is not known
     ├── KeyRefused           the bearer key is missing or wrong
-    ├── PublicationRefused   the publication at `index` of the batch is invalid; `reason` says why
+    ├── PublicationRefused   the publication at `index` of the batch is invalid, for a `reason`
     └── PublishUnavailable   not now, after all retries; sending again with the same uids is safe
         └── PublishUnanswered  no answer: the server may be down
 """

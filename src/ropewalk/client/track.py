@@ -16,7 +16,7 @@ DISCONNECTED = "disconnected"
 """Gap reason after a lost connection if the messages of that time cannot be requested: subscriptions by prefix, and streams
 whose messages have no positions."""
 
-NOWHERE = Position("", 0)
+BEFORE_ALL = Position("", 0)
 """A request from here returns everything that is stored."""
 
 
@@ -189,15 +189,15 @@ class KeyTrack(Track):
 
     Args:
         stream: The name of the stream.
-        position: The requested start. `NOWHERE` is the oldest stored message; None starts live.
+        position: The requested start. `BEFORE_ALL` is the oldest stored message; None starts live.
         since: The requested start time (UNIX seconds), if there is no position.
     """
 
     def __init__(self, stream: str, position: Position | None = None, since: float | None = None) -> None:
-        start = NOWHERE if position is None and since is not None else position
+        start = BEFORE_ALL if position is None and since is not None else position
         super().__init__(None, {} if start is None else {stream: start})
         self.stream = stream
-        self._tip = NOWHERE
+        self._tip = BEFORE_ALL
         self._since = 0 if since is None or position is not None else int(since * MICROSECONDS)
         self._unconfirmed: Gap | None = None  # reported if the next message is one that the program wants
         self._confirmed_before = False
@@ -217,9 +217,9 @@ class KeyTrack(Track):
         self._tip = tip = tips[self.stream]
         known = self.position
         again, self._confirmed_before = self._confirmed_before, True
-        if again and known == NOWHERE and not tip.epoch:
+        if again and known == BEFORE_ALL and not tip.epoch:
             return [Gap(self.stream, DISCONNECTED, known)]
-        if known is None or (known == NOWHERE and not tip.offset):
+        if known is None or (known == BEFORE_ALL and not tip.offset):
             self.positions[self.stream] = tip
         return []
 

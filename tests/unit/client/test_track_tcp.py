@@ -4,7 +4,7 @@ import pytest
 
 from ropewalk.client.events import UNREADABLE, BrokyMessage, Event, Gap, Message
 from ropewalk.client.messages import Delivered
-from ropewalk.client.track import DISCONNECTED, NOWHERE, KeyTrack, PrefixTrack
+from ropewalk.client.track import BEFORE_ALL, DISCONNECTED, KeyTrack, PrefixTrack
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Position
 from ropewalk.protocol.broky.frames import Format, Run
@@ -104,11 +104,11 @@ class TestPosition:
         assert track(tip=8).request().streams == {"s": Position("e", 8)}
 
     def test_request_reads_all_history_of_a_stream_that_did_not_exist(self) -> None:
-        assert track(epoch="").request().streams == {"s": NOWHERE}
+        assert track(epoch="").request().streams == {"s": BEFORE_ALL}
 
     def test_request_repeats_the_given_position_without_messages(self) -> None:
         assert track(Position("e", 3), tip=8).request().streams == {"s": Position("e", 3)}
-        assert track(Position("", 0), tip=8).request().streams == {"s": NOWHERE}
+        assert track(Position("", 0), tip=8).request().streams == {"s": BEFORE_ALL}
 
     def test_offset_without_an_epoch_is_an_epoch_change(self) -> None:
         lost = track(Position("", 9), tip=3)
@@ -169,7 +169,7 @@ class TestGaps:
         silent.accept(run(0, b"a transient one"))
         assert silent.began(tips("e", 4)) == []
         created_meanwhile = track(epoch="")
-        assert created_meanwhile.request().streams == {"s": NOWHERE}
+        assert created_meanwhile.request().streams == {"s": BEFORE_ALL}
         assert created_meanwhile.began(tips("e", 2)) == []
         assert offsets(created_meanwhile.accept(run(1, b"a", b"b"))) == [1, 2]
 
