@@ -11,8 +11,8 @@ from itertools import groupby
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.client.broky import BrokyCodec
-from ropewalk.client.effects import Answered, Effect, Send, WritePushes, Yield
+from ropewalk.client.broky import BrokyClientCodec
+from ropewalk.client.effects import CallAnswered, Effect, Send, WritePushes, Yield
 from ropewalk.client.events import Event, Gap, Message
 from ropewalk.client.state import ClientState
 from ropewalk.client.track import DISCONNECTED
@@ -133,7 +133,7 @@ def _gap(gap: ServerGap) -> frames.Gap:
 class World:
     def __init__(self, limit: int, longest: int) -> None:
         self.server = Server(limit, longest)
-        self.codec = BrokyCodec()
+        self.codec = BrokyClientCodec()
         self.state = ClientState()
         self.events: list[Event] = []
         self.pushed: list[bytes] = []
@@ -197,7 +197,7 @@ class World:
                     self.server.to_server.extend(map(decode, pushes))
                 case Yield(_, events):
                     self.events += events
-                case Answered(ref, position):
+                case CallAnswered(ref, position):
                     assert ref not in self.answers
                     assert isinstance(position, Position)
                     self.answers[ref] = position

@@ -7,8 +7,8 @@ from ropewalk.client.calls import GAP_REASONS
 from ropewalk.client.codec import Target
 from ropewalk.client.errors import AlreadySubscribed, NotSupported
 from ropewalk.client.identifiers import parse_key, parse_name, parse_signed
-from ropewalk.client.messages import Delivered, SubscriptionSuperseded
-from ropewalk.client.state import Reply
+from ropewalk.client.messages import DeliveredMessages, SubscriptionSuperseded
+from ropewalk.client.state import ServerReply
 from ropewalk.client.track import KeyTrack, PrefixTrack
 from ropewalk.model.closing import TOKEN_EXPIRED, UNAUTHORIZED
 from ropewalk.model.commands import Subscribe, Unsubscribe
@@ -30,7 +30,7 @@ UNKNOWN_EPOCH = b"?"
 reports a gap and where the stream is."""
 
 
-class BrokyCodec:
+class BrokyClientCodec:
     """Deliveries contain keys: they belong to the confirmed subscription with this key or a prefix of it."""
 
     channels = False
@@ -124,18 +124,18 @@ class BrokyCodec:
 
     # --- replies ---
 
-    def decode(self, data: bytes) -> Iterable[Reply]:
+    def decode(self, data: bytes) -> Iterable[ServerReply]:
         for frame in self._splitter.feed(data):
             body = decode(frame)
             if isinstance(body, Run) and not body.ref:  # nearly all frames
                 target = self._by_key.get(body.key) or self._find_prefix(body.key)
                 if target is not None:
                     stream = target.stream or name_of(body.key)
-                    yield Delivered(target.identifier, stream, body.epoch.decode(), body.offset, body.count, body)
+                    yield DeliveredMessages(target.identifier, stream, body.epoch.decode(), body.offset, body.count, body)
             else:
                 yield from self._translate(body)
 
-    def _translate(self, body: Body) -> Sequence[Reply]:
+    def _translate(self, body: Body) -> Sequence[ServerReply]:
         match body:
             case frames.Subscribed(ref) | frames.Refused(ref) if ref in self._requested:
                 return self._answered(self._requested.pop(ref), body)
@@ -151,7 +151,7 @@ class BrokyCodec:
             case _:
                 return ()
 
-    def _answered(self, target: Target, answer: frames.Subscribed | frames.Refused) -> Sequence[Reply]:
+    def _answered(self, target: Target, answer: frames.Subscribed | frames.Refused) -> Sequence[ServerReply]:
         if self._targets.get(target.identifier) is not target:  # cancelled meanwhile
             return [
                 SubscriptionSuperseded(each.identifier) for each in self._targets.values() if each.requested == target.requested
@@ -163,7 +163,7 @@ class BrokyCodec:
         tip = Position(answer.epoch.decode(), answer.offset)
         return (SubscriptionConfirmed(target.identifier, {target.stream: tip}),)
 
-    def _gap(self, gap: frames.Gap) -> Sequence[Reply]:
+    def _gap(self, gap: frames.Gap) -> Sequence[ServerReply]:
         target = self._by_key.get(gap.key) or self._find_prefix(gap.key)
         if target is None:
             return ()

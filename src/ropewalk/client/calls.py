@@ -8,7 +8,7 @@ from collections import deque
 
 from msgspec import Struct
 
-from ropewalk.client.effects import Answered, Effect, Retry, Send, WritePushes
+from ropewalk.client.effects import CallAnswered, Effect, Retry, Send, WritePushes
 from ropewalk.client.errors import (
     HistoryRefused,
     HistoryUnavailable,
@@ -140,7 +140,7 @@ class _Read(Struct):
     runs: list[Run]
 
 
-class Calls:
+class TcpCalls:
     """Pushes and reads by ref. `error`: the server's last error frame on this connection, as producers get it."""
 
     def __init__(self) -> None:
@@ -188,9 +188,9 @@ class Calls:
                 return self._refused(body)
             case frames.HistoryPage(ref):
                 read = self._reads.pop(ref, None)
-                return [] if read is None else [Answered(ref, _page(read, body))]
+                return [] if read is None else [CallAnswered(ref, _page(read, body))]
             case frames.Pong(ref):
-                return [Answered(ref, None)]
+                return [CallAnswered(ref, None)]
             case frames.Welcome(max_unacked=limit):
                 self._connected, self.error = True, None
                 return [*(Send(read.request) for read in self._reads.values()), *_write(self.pushes.opened(limit))]
@@ -203,7 +203,7 @@ class Calls:
         at = 0
         for ref, offset in zip(pushed.refs, pushed.offsets, strict=False):
             end = at + 1 + (pushed.epochs[at] if at < len(pushed.epochs) else 0)
-            effects.append(Answered(ref, Position(pushed.epochs[at + 1 : end].decode("utf-8", "replace"), offset)))
+            effects.append(CallAnswered(ref, Position(pushed.epochs[at + 1 : end].decode("utf-8", "replace"), offset)))
             effects += _write(self.pushes.answered(ref))
             at = end
         return effects
@@ -212,12 +212,12 @@ class Calls:
         read = self._reads.pop(refused.ref, None)
         if read is not None:
             kind = HistoryUnavailable if refused.reason is Reason.UNAVAILABLE else HistoryRefused
-            return [Answered(refused.ref, kind(read.stream, refused.text))]
+            return [CallAnswered(refused.ref, kind(read.stream, refused.text))]
         error = push_error(refused.reason, refused.text, refused.index)
         if isinstance(error, PublishUnavailable):
             failures = self.pushes.suspend(refused.ref)
             return [Retry(refused.ref, failures, error)] if failures else []
-        return [Answered(refused.ref, error), *_write(self.pushes.answered(refused.ref))]
+        return [CallAnswered(refused.ref, error), *_write(self.pushes.answered(refused.ref))]
 
 
 def push_error(reason: Reason, text: str, index: int = 0) -> PublishError:

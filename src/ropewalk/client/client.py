@@ -9,16 +9,16 @@ from typing import Any
 
 from ropewalk.client import identifiers
 from ropewalk.client.addresses import addresses, is_tcp, tcp_address
-from ropewalk.client.broky import BrokyCodec
-from ropewalk.client.codec import CableCodec
+from ropewalk.client.broky import BrokyClientCodec
+from ropewalk.client.codec import CableClientCodec
 from ropewalk.client.connection import Refresh, SessionOptions
 from ropewalk.client.errors import OVER_TCP, NotSupported
 from ropewalk.client.events import KeptMessages
 from ropewalk.client.identifiers import parse_key, parse_name, parse_signed
 from ropewalk.client.publish_request import Draft
-from ropewalk.client.publisher import Publisher, Publishes
-from ropewalk.client.pusher import Pusher, Pushes
-from ropewalk.client.session import Session
+from ropewalk.client.publisher import Publisher, PublishMethods
+from ropewalk.client.pusher import Pusher, PushMethods
+from ropewalk.client.session import ReconnectingSession
 from ropewalk.client.stream import Stream
 from ropewalk.client.tcp import TcpDialer
 from ropewalk.client.tls import http_session, tls_context
@@ -35,17 +35,19 @@ PING = 3
 _READ = "reading history without a subscription"
 
 
-class Client(Publishes, Pushes):
+class Client(PublishMethods, PushMethods):
     """Made by `connect`. Read all streams that you subscribe to: while one of them is full, the others get nothing.
 
     Methods that one kind of connection does not have raise NotSupported, which names the address to use instead.
 
     Args:
-        publisher: Publishes over HTTP; None over TCP.
+        publisher: PublishMethods over HTTP; None over TCP.
         push_session: The session with the key for publishing, over TCP. None: pushes use `session`.
     """
 
-    def __init__(self, session: Session, publisher: Publisher | None, push_session: Session | None = None) -> None:
+    def __init__(
+        self, session: ReconnectingSession, publisher: Publisher | None, push_session: ReconnectingSession | None = None
+    ) -> None:
         self._session = session
         self._publisher = publisher
         self._pushes = push_session or session
@@ -112,7 +114,7 @@ class Client(Publishes, Pushes):
         """Abort the connection, to test how a program behaves then. The client reconnects and resumes."""
         self._session.cut()
 
-    def _push_session(self) -> Session:
+    def _push_session(self) -> ReconnectingSession:
         self._require_tcp("a push")
         return self._pushes
 
@@ -165,14 +167,16 @@ async def connect(
         if is_tcp(url):
             address = tcp_address(url)
             context = (tls or ssl.create_default_context()) if address.secure else None
-            session = Session(TcpDialer(address, context, connect_timeout), BrokyCodec(), options, token or "", refresh_token)
+            session = ReconnectingSession(
+                TcpDialer(address, context, connect_timeout), BrokyClientCodec(), options, token or "", refresh_token
+            )
             pusher = Pusher(url, key, ca_file=ca_file, backoff=options.backoff, chance=chance, timeout=connect_timeout)
             client = Client(session, None, (await stack.enter_async_context(pusher)).session if key else None)
         else:
             cable = addresses(url).cable
             http = await stack.enter_async_context(http_session(tls))
             dialer = WebSocketDialer(http, cable, token_param, ping_interval, connect_timeout)
-            session = Session(dialer, CableCodec(), options, token or "", refresh_token)
+            session = ReconnectingSession(dialer, CableClientCodec(), options, token or "", refresh_token)
             publisher = Publisher(url, key, http=http, backoff=options.backoff, chance=chance)
             client = Client(session, await stack.enter_async_context(publisher))
         await session.open()

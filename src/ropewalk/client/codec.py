@@ -9,7 +9,7 @@ from msgspec import Struct
 from ropewalk.client import identifiers
 from ropewalk.client.errors import OVER_TCP, NotSupported
 from ropewalk.client.identifiers import parse_name, parse_signed
-from ropewalk.client.state import Reply
+from ropewalk.client.state import ServerReply
 from ropewalk.client.track import Track
 from ropewalk.model.errors import MalformedFrame, UserMistake
 from ropewalk.model.messages import Position
@@ -65,11 +65,11 @@ class Codec(Protocol):
     def encode(self, command: ClientCommand | Body, ref: int) -> bytes:
         """`ref` is for commands that need a new one."""
 
-    def decode(self, data: bytes) -> Iterable[Reply]:
+    def decode(self, data: bytes) -> Iterable[ServerReply]:
         """Raises MalformedFrame if the connection cannot be continued."""
 
 
-class CableCodec:
+class CableClientCodec:
     """Every text frame is one message. Malformed ones after the welcome are skipped."""
 
     channels = True
@@ -109,7 +109,7 @@ class CableCodec:
     def encode(self, command: ClientCommand | Body, ref: int) -> bytes:
         return client_commands.encode(cast(ClientCommand, command))
 
-    def decode(self, data: bytes) -> Iterable[Reply]:
+    def decode(self, data: bytes) -> Iterable[ServerReply]:
         try:
             message = server_messages.decode(data)
         except MalformedFrame as error:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from ropewalk.client.codec import Codec
 from ropewalk.client.effects import End, Redial
 from ropewalk.client.errors import CertificateUntrusted, PublishUnavailable, TlsFailed, TokenExpired, Unreachable
-from ropewalk.client.link import Dialer, Keepalive, Link
+from ropewalk.client.link import ClientLink, Dialer, Keepalive
 from ropewalk.client.publish_request import ATTEMPTS
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.clock import Clock
@@ -83,7 +83,7 @@ class Connection:
         self, dialer: Dialer, codec: Codec, options: SessionOptions, owner: Owner, token: str, refresh: Refresh | None
     ) -> None:
         self.url = dialer.url
-        self.link: Link | None = None
+        self.link: ClientLink | None = None
         self.verdict: Redial | End | Unreachable | None = None
         self._dialer = dialer
         self._codec = codec
@@ -235,7 +235,7 @@ class Connection:
         self.leave(Unreachable(f"{self.url} did not answer within {self._options.connect_timeout:g} seconds"))
         self.cut()
 
-    def _ping(self, link: Link) -> None:
+    def _ping(self, link: ClientLink) -> None:
         link.write(self._codec.encode(frames.Ping(self._owner.next_ref()), 0))
 
     def _log(self, error: Unreachable) -> None:

@@ -48,7 +48,7 @@ class PresenceResult(Struct, frozen=True):
     presence: PresenceState | None
 
 
-class Answered(Struct, frozen=True):
+class CallAnswered(Struct, frozen=True):
     """Answer to a push (the position of its first message), a history read or a ping."""
 
     ref: int
@@ -83,4 +83,4 @@ class End(Struct, frozen=True):
     error: CableError
 
 
-Effect = Send | WritePushes | Yield | Confirmed | SubscriptionDenied | PresenceResult | Answered | Retry | Redial | End
+Effect = Send | WritePushes | Yield | Confirmed | SubscriptionDenied | PresenceResult | CallAnswered | Retry | Redial | End

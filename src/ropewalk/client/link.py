@@ -10,7 +10,7 @@ MAX_SILENT_CHECKS = 4
 """Checks without received data, two per ping interval, until a connection counts as lost."""
 
 
-class Link(Protocol):
+class ClientLink(Protocol):
     """`received`: data has arrived since this was set to False. `writable`: `drain` would not wait."""
 
     received: bool
@@ -49,7 +49,7 @@ class Dialer(Protocol):
     def hint(self) -> str:
         """What to try if the server closes the connection before its welcome."""
 
-    async def dial(self, receive: Callable[[bytes], None], sid: str, token: str) -> Link:
+    async def dial(self, receive: Callable[[bytes], None], sid: str, token: str) -> ClientLink:
         """`receive` gets all data. Raises Unreachable."""
 
 
@@ -64,7 +64,7 @@ class Keepalive:
     """
 
     def __init__(
-        self, link: Link, interval: float | None, ping: Callable[[], None] | None, lost: Callable[[Unreachable], None]
+        self, link: ClientLink, interval: float | None, ping: Callable[[], None] | None, lost: Callable[[Unreachable], None]
     ) -> None:
         self._link = link
         self.interval = interval or 0.0

@@ -20,7 +20,7 @@ logger = logging.getLogger("ropewalk.client")
 _decode_json = msgspec.json.decode
 
 
-class Delivered(Struct, frozen=True, gc=False):
+class DeliveredMessages(Struct, frozen=True, gc=False):
     """`count` consecutive messages of one stream. `offset` is the first one's, 0 if they have no positions."""
 
     identifier: str

@@ -17,7 +17,7 @@ from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.messages import Receipt
 
 
-class Publishes(ABC):
+class PublishMethods(ABC):
     """`publish` in terms of `publish_batch`."""
 
     async def publish(
@@ -43,7 +43,7 @@ class Publishes(ABC):
         """All of them in this order, or none. Returns a receipt for each."""
 
 
-class Publisher(Publishes):
+class Publisher(PublishMethods):
     """Use it as `async with Publisher(url, key) as publisher`.
 
     Args:

@@ -14,12 +14,12 @@ from typing import Self
 import msgspec
 
 from ropewalk.client.addresses import tcp_address
-from ropewalk.client.broky import BrokyCodec
+from ropewalk.client.broky import BrokyClientCodec
 from ropewalk.client.connection import SessionOptions
 from ropewalk.client.errors import OVER_HTTP, NotSupported, PublicationRefused
 from ropewalk.client.identifiers import parse_key
 from ropewalk.client.publish_request import ATTEMPTS, Draft
-from ropewalk.client.session import Session
+from ropewalk.client.session import ReconnectingSession
 from ropewalk.client.tcp import TcpDialer
 from ropewalk.client.tls import tls_context
 from ropewalk.core.backoff import Backoff, Chance
@@ -36,11 +36,11 @@ _NO_PAYLOADS = (
 _LAST_TIME = 2**64 - 1
 
 
-class Pushes(ABC):
+class PushMethods(ABC):
     """`push`, `send` and `flush` over a TCP session."""
 
     @abstractmethod
-    def _push_session(self) -> Session:
+    def _push_session(self) -> ReconnectingSession:
         """Raises NotSupported if there is none."""
 
     async def push(
@@ -98,7 +98,7 @@ class Pushes(ABC):
         return [Receipt(stream, first.epoch, offset) for offset in offsets]
 
 
-class Pusher(Pushes):
+class Pusher(PushMethods):
     """Use it as `async with Pusher("tcp://host:port", key) as pusher`. It connects with the first push, and again when needed.
 
     Args:
@@ -122,7 +122,7 @@ class Pusher(Pushes):
         options = SessionOptions(
             backoff or Backoff(), chance, time.time, 1, timeout, None, timeout / 2, attempts, on_demand=True
         )
-        self.session = Session(TcpDialer(address, tls, timeout), BrokyCodec(), options, key or "")
+        self.session = ReconnectingSession(TcpDialer(address, tls, timeout), BrokyClientCodec(), options, key or "")
 
     async def __aenter__(self) -> Self:
         return self
@@ -130,7 +130,7 @@ class Pusher(Pushes):
     async def __aexit__(self, *_: object) -> None:
         await self.session.close()
 
-    def _push_session(self) -> Session:
+    def _push_session(self) -> ReconnectingSession:
         return self.session
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ropewalk.client.codec import Codec, Target
 from ropewalk.client.connection import Connection, Refresh, SessionOptions
 from ropewalk.client.effects import (
-    Answered,
+    CallAnswered,
     Confirmed,
     Effect,
     End,
@@ -38,8 +38,8 @@ from ropewalk.client.errors import (
 )
 from ropewalk.client.events import KeptMessages, PresenceState
 from ropewalk.client.link import Dialer
-from ropewalk.client.messages import Delivered
-from ropewalk.client.state import ClientState, Reply
+from ropewalk.client.messages import DeliveredMessages
+from ropewalk.client.state import ClientState, ServerReply
 from ropewalk.client.stream import EventInbox, Stream
 from ropewalk.model.commands import Perform, Whisper
 from ropewalk.model.errors import MalformedFrame
@@ -96,7 +96,7 @@ class PendingCalls:
             self.resolve(ref, answer)
 
 
-class Session:
+class ReconnectingSession:
     """Start with `open`, or with the first push if `on_demand`; end with `close`. Reconnects until then."""
 
     def __init__(
@@ -314,7 +314,7 @@ class Session:
         try:
             for reply in self.codec.decode(data):
                 self._execute(self._state.receive(reply, now))
-                if not isinstance(reply, Delivered):
+                if not isinstance(reply, DeliveredMessages):
                     self._note(reply)
                 if connection.verdict is not None:
                     return
@@ -341,7 +341,7 @@ class Session:
         if self._options.on_demand:
             self._end = None  # the next push tries again
 
-    def _note(self, reply: Reply) -> None:
+    def _note(self, reply: ServerReply) -> None:
         match reply:
             case Welcome():
                 self._connection.accepted()
@@ -371,9 +371,9 @@ class Session:
                 case _:
                     self._notify(effect)
 
-    def _notify(self, effect: Confirmed | SubscriptionDenied | PresenceResult | Answered | Retry) -> None:
+    def _notify(self, effect: Confirmed | SubscriptionDenied | PresenceResult | CallAnswered | Retry) -> None:
         match effect:
-            case Answered(ref, answer):
+            case CallAnswered(ref, answer):
                 self._pending.resolve(ref, answer)
             case Retry(ref, failures, error):
                 self._retry(ref, failures, error)

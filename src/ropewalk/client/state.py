@@ -4,11 +4,11 @@ no clock: the session passes replies and the time in, and executes the effects.
 
 import msgspec
 
-from ropewalk.client.calls import CallAnswer, Calls
+from ropewalk.client.calls import CallAnswer, TcpCalls
 from ropewalk.client.effects import Confirmed, Effect, End, PresenceResult, Redial, Send, SubscriptionDenied, Yield
 from ropewalk.client.errors import disconnected
 from ropewalk.client.events import Event, PresenceChange, PresenceState, PresentMember
-from ropewalk.client.messages import Delivered, SubscriptionSuperseded
+from ropewalk.client.messages import DeliveredMessages, SubscriptionSuperseded
 from ropewalk.client.track import Track
 from ropewalk.model.closing import TOKEN_EXPIRED, UNAUTHORIZED
 from ropewalk.model.commands import History, Join, Leave, Pong, Presence, Subscribe, Unsubscribe
@@ -39,7 +39,7 @@ MAX_PAUSE_SECONDS = 300.0
 MAX_CLOCK_SKEW = 5.0
 """Assumed difference to the server's clock in seconds before its first ping. Requesting too much history is harmless."""
 
-Reply = ServerMessage | Delivered | SubscriptionSuperseded | CallAnswer
+ServerReply = ServerMessage | DeliveredMessages | SubscriptionSuperseded | CallAnswer
 """What a codec decodes. Replies in `CallAnswer` are sent over TCP only."""
 
 
@@ -78,7 +78,7 @@ class ClientState:
     def __init__(self, refreshes_unauthorized: bool = False) -> None:
         self.sid = ""
         self.welcomed = False
-        self.calls = Calls()
+        self.calls = TcpCalls()
         self._subscriptions: dict[str, _Subscription] = {}
         self._skew: float | None = None
         self._may_refresh = True
@@ -119,10 +119,10 @@ class ClientState:
             subscription.live = False
             subscription.track.lost()
 
-    def receive(self, reply: Reply, now: float) -> list[Effect]:
+    def receive(self, reply: ServerReply, now: float) -> list[Effect]:
         if isinstance(reply, Data):
-            reply = Delivered(reply.identifier, reply.stream, reply.epoch, reply.offset, 1, reply)
-        if isinstance(reply, Delivered):  # nearly all replies
+            reply = DeliveredMessages(reply.identifier, reply.stream, reply.epoch, reply.offset, 1, reply)
+        if isinstance(reply, DeliveredMessages):  # nearly all replies
             subscription = self._subscriptions.get(reply.identifier)
             if subscription is None or (reply.offset and subscription.track.asked and not subscription.live):
                 # For an earlier subscription of the same name, or ahead of the confirmation: the history contains it.

@@ -4,7 +4,7 @@ Invariant: each position is yielded once, positions rise, and messages that will
 """
 
 from ropewalk.client.events import Event, Gap
-from ropewalk.client.messages import Delivered
+from ropewalk.client.messages import DeliveredMessages
 from ropewalk.model.history import GapReason, HistoryRequest
 from ropewalk.model.messages import Position
 from ropewalk.protocol.broky.frames import Run
@@ -38,7 +38,7 @@ class Track:
         self.asked = False
         self._tips: dict[str, Position] = {}
         self._partial = False
-        self._held: list[Delivered] = []
+        self._held: list[DeliveredMessages] = []
         self._gone: set[str] = set()  # streams unknown to the server on this connection; reported with a Gap
 
     @property
@@ -65,7 +65,7 @@ class Track:
         self.positions = {**tips, **self.positions}
         return []
 
-    def accept(self, delivered: Delivered) -> list[Event]:
+    def accept(self, delivered: DeliveredMessages) -> list[Event]:
         """The events for delivered messages; none for positions that were seen."""
         if delivered.offset == 0:
             return delivered.events(self.asked)
@@ -143,7 +143,7 @@ class Track:
         self.since = None
         return gaps or [Gap("", reason)]
 
-    def _overtakes(self, delivered: Delivered) -> bool:
+    def _overtakes(self, delivered: DeliveredMessages) -> bool:
         tip = self._tips.get(delivered.stream)
         if tip is not None:
             return tip.epoch != delivered.epoch or delivered.offset > tip.offset
@@ -160,7 +160,7 @@ class Track:
         held.sort(key=lambda delivered: (first_seen[_epoch_key(delivered)], delivered.offset))
         return [event for delivered in held for event in self._advance(delivered)]
 
-    def _advance(self, delivered: Delivered) -> list[Event]:
+    def _advance(self, delivered: DeliveredMessages) -> list[Event]:
         known = self.positions.get(delivered.stream)
         last = delivered.offset + delivered.count - 1
         seen = known.offset - delivered.offset + 1 if known is not None and known.epoch == delivered.epoch else 0
@@ -170,10 +170,10 @@ class Track:
         gaps = self._unreported_gap(delivered, known)
         return [*gaps, *self._decode(delivered)[max(seen, 0) :]]
 
-    def _decode(self, delivered: Delivered) -> list[Event]:
+    def _decode(self, delivered: DeliveredMessages) -> list[Event]:
         return delivered.events(self.asked)
 
-    def _unreported_gap(self, delivered: Delivered, known: Position | None) -> list[Event]:
+    def _unreported_gap(self, delivered: DeliveredMessages, known: Position | None) -> list[Event]:
         """A gap that the server did not report. A missing offset is none: publications may exclude this session."""
         complete = delivered.offset == 1 and delivered.stream in self._gone
         self._gone.discard(delivered.stream)
@@ -223,7 +223,7 @@ class KeyTrack(Track):
             self.positions[self.stream] = tip
         return []
 
-    def accept(self, delivered: Delivered) -> list[Event]:
+    def accept(self, delivered: DeliveredMessages) -> list[Event]:
         offset, epoch, known = delivered.offset, delivered.epoch, self.positions.get(self.stream)
         if known is not None and offset == known.offset + 1 and epoch == known.epoch and not self._since:  # nearly always
             self.positions[self.stream] = Position(epoch, offset + delivered.count - 1)
@@ -249,7 +249,7 @@ class KeyTrack(Track):
             return []
         return [reported]
 
-    def _decode(self, delivered: Delivered) -> list[Event]:
+    def _decode(self, delivered: DeliveredMessages) -> list[Event]:
         """Nothing for messages before the requested time. From the first wanted message on, all are."""
         replayed = delivered.offset <= self._tip.offset and delivered.epoch == self._tip.epoch
         if self._since and replayed and isinstance(delivered.source, Run) and delivered.source.ts_broker < self._since:
@@ -257,7 +257,7 @@ class KeyTrack(Track):
         self._since = 0
         return delivered.events(replayed)
 
-    def _unreported_gap(self, delivered: Delivered, known: Position | None) -> list[Event]:
+    def _unreported_gap(self, delivered: DeliveredMessages, known: Position | None) -> list[Event]:
         hole = known is not None and known.epoch == delivered.epoch and delivered.offset > known.offset + 1
         if hole:
             return [Gap(self.stream, "", known, delivered.epoch, delivered.offset)]
@@ -279,12 +279,12 @@ class PrefixTrack(Track):
         again, self._confirmed_before = self._confirmed_before, True
         return [Gap(self._name, DISCONNECTED)] if again else []
 
-    def accept(self, delivered: Delivered) -> list[Event]:
+    def accept(self, delivered: DeliveredMessages) -> list[Event]:
         return delivered.events(False)
 
     def rejected(self, rejection: HistoryRejected) -> list[Event]:
         return [Gap(self._name, rejection.reason)]
 
 
-def _epoch_key(delivered: Delivered) -> tuple[str, str]:
+def _epoch_key(delivered: DeliveredMessages) -> tuple[str, str]:
     return delivered.stream, delivered.epoch

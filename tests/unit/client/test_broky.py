@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropewalk.client.broky import BrokyCodec
+from ropewalk.client.broky import BrokyClientCodec
 from ropewalk.client.codec import Target
 from ropewalk.client.effects import Confirmed, Effect, End, Redial, Send, SubscriptionDenied, Yield
 from ropewalk.client.errors import AlreadySubscribed, Disconnected, NotSupported, TokenExpired, Unauthorized
@@ -21,7 +21,7 @@ class Session:
     """Codec and state. `sent`: the frames that were written since the last look."""
 
     def __init__(self, refreshes: bool = False) -> None:
-        self.codec = BrokyCodec()
+        self.codec = BrokyClientCodec()
         self.state = ClientState(refreshes_unauthorized=refreshes)
         self.effects: list[Effect] = []
         self.frames: list[Body] = []
@@ -174,7 +174,7 @@ class TestSubscribe:
         assert missed == [Yield("s", [Gap("s", "dropped", Position("e", 0), "e", 6, 0)])]
 
     def test_requests_without_a_frame_are_not_supported(self) -> None:
-        codec = BrokyCodec()
+        codec = BrokyClientCodec()
         with pytest.raises(NotSupported):
             codec.identifier("i", None, None, presence_events=False)
         with pytest.raises(NotSupported):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ropewalk.client.calls import MAX_REF, Calls
-from ropewalk.client.effects import Answered, Retry, Send, WritePushes
+from ropewalk.client.calls import MAX_REF, TcpCalls
+from ropewalk.client.effects import CallAnswered, Retry, Send, WritePushes
 from ropewalk.client.errors import HistoryRefused, HistoryUnavailable, KeyRefused, PublicationRefused
 from ropewalk.client.events import UNREADABLE, Gap, KeptMessages, Message
 from ropewalk.model.messages import Position
@@ -13,8 +13,8 @@ from ropewalk.protocol.broky.frames import Format, HistoryPage, Reason, Run
 REF = 7
 
 
-def start_read(after: Position | None = None, limit: int = 10) -> Calls:
-    calls = Calls()
+def start_read(after: Position | None = None, limit: int = 10) -> TcpCalls:
+    calls = TcpCalls()
     calls.receive(frames.Welcome())
     position = after or Position("", 0)
     request = frames.History(REF, b"name", position.epoch.encode(), position.offset, limit)
@@ -31,9 +31,9 @@ def page(reason: Reason = Reason.NONE, epoch: bytes = b"e", oldest: int = 1, las
     return HistoryPage(REF, reason, epoch, oldest, last, tip)
 
 
-def finish_read(calls: Calls, end: HistoryPage) -> KeptMessages:
+def finish_read(calls: TcpCalls, end: HistoryPage) -> KeptMessages:
     (effect,) = calls.receive(end)
-    assert isinstance(effect, Answered)
+    assert isinstance(effect, CallAnswered)
     assert effect.ref == REF
     assert isinstance(effect.answer, KeptMessages)
     return effect.answer
@@ -117,14 +117,14 @@ class TestRejections:
         for reason, kind in cases:
             with subtests.test(reason=reason):
                 (effect,) = start_read().receive(frames.Refused(REF, 0, reason, "because"))
-                assert isinstance(effect, Answered)
+                assert isinstance(effect, CallAnswered)
                 assert isinstance(effect.answer, kind)
                 assert (effect.answer.stream, effect.answer.reason) == ("s", "because")
 
 
 class TestConnection:
     def test_read_waits_for_a_connection(self) -> None:
-        calls = Calls()
+        calls = TcpCalls()
         assert calls.read(REF, "s", b"s", Position("", 0), 10) == []
         assert calls.receive(frames.Welcome()) == [Send(frames.History(REF, b"s", b"", 0, 10))]
 
@@ -144,8 +144,8 @@ class TestConnection:
         assert calls.receive(frames.Welcome()) == []
 
 
-def welcomed() -> Calls:
-    calls = Calls()
+def welcomed() -> TcpCalls:
+    calls = TcpCalls()
     assert calls.receive(frames.Welcome(max_unacked=1000)) == []
     return calls
 
@@ -156,7 +156,7 @@ class TestPush:
         calls.push(4, b"four")
         calls.push(5, b"five")
         effects = calls.receive(frames.Pushed((5, 4), (1, 9), b"\x01e\x02ee"))
-        assert effects == [Answered(5, Position("e", 1)), Answered(4, Position("ee", 9))]
+        assert effects == [CallAnswered(5, Position("e", 1)), CallAnswered(4, Position("ee", 9))]
 
     def test_is_repeated_after_a_lost_connection(self) -> None:
         calls = welcomed()
@@ -169,11 +169,11 @@ class TestPush:
         for ref in (1, 2, 3):
             calls.push(ref, b"x")
         (rejected,) = calls.receive(frames.Refused(1, 3, Reason.MALFORMED, "no JSON"))
-        assert isinstance(rejected, Answered)
+        assert isinstance(rejected, CallAnswered)
         assert isinstance(rejected.answer, PublicationRefused)
         assert rejected.answer.index == 3
         (rejected,) = calls.receive(frames.Refused(2, 0, Reason.FORBIDDEN, "no key"))
-        assert isinstance(rejected, Answered)
+        assert isinstance(rejected, CallAnswered)
         assert isinstance(rejected.answer, KeyRefused)
         (retry,) = calls.receive(frames.Refused(3, 0, Reason.UNAVAILABLE, "not now"))
         assert isinstance(retry, Retry)
@@ -189,11 +189,11 @@ class TestPush:
 
 
 def test_ping_is_answered_by_ref() -> None:
-    assert welcomed().receive(frames.Pong(7)) == [Answered(7, None)]
+    assert welcomed().receive(frames.Pong(7)) == [CallAnswered(7, None)]
 
 
 def test_refs_start_again_after_the_highest() -> None:
-    calls = Calls()
+    calls = TcpCalls()
     assert [calls.next_ref(), calls.next_ref()] == [1, 2]
     calls._ref = MAX_REF
     assert calls.next_ref() == 1

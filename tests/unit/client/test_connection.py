@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from ropewalk.client.codec import CableCodec
+from ropewalk.client.codec import CableClientCodec
 from ropewalk.client.connection import MAX_LOGGED_REASONS, Connection, SessionOptions
 from ropewalk.client.errors import CertificateUntrusted, TlsFailed, Unreachable
-from ropewalk.client.link import Link
+from ropewalk.client.link import ClientLink
 from ropewalk.core.backoff import Backoff
 
 UNTRUSTED = CertificateUntrusted("https://a", ValueError("self-signed"))
@@ -24,7 +24,7 @@ class FailingDialer:
         self.errors = list(errors)
         self.done = asyncio.Event()
 
-    async def dial(self, receive: Callable[[bytes], None], sid: str, token: str) -> Link:
+    async def dial(self, receive: Callable[[bytes], None], sid: str, token: str) -> ClientLink:
         if self.errors:
             raise self.errors.pop(0)
         self.done.set()
@@ -55,7 +55,7 @@ async def fail(*errors: Unreachable, on_demand: bool = False, accepted_before: U
     """Returns after an attempt with each error. The server accepts the session before the last one."""
     owner, dialer = Owner(), FailingDialer(*errors)
     options = SessionOptions(Backoff(first=0.0, cap=0.0), lambda: 0.0, lambda: 0.0, attempts=3, on_demand=on_demand)
-    connection = Connection(dialer, CableCodec(), options, owner, "", None)
+    connection = Connection(dialer, CableClientCodec(), options, owner, "", None)
     connection.start()
     await dialer.done.wait()
     await connection.close()

@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from ropewalk.client.errors import Unreachable
-from ropewalk.client.link import MAX_SILENT_CHECKS, Keepalive, Link
+from ropewalk.client.link import MAX_SILENT_CHECKS, ClientLink, Keepalive
 
 
 class Watch:
@@ -17,7 +17,7 @@ class Watch:
         self.cuts = 0
         self.pings = 0
         self.errors: list[Unreachable] = []
-        self.keepalive = Keepalive(cast(Link, self), interval, self.ping if pings else None, self.errors.append)
+        self.keepalive = Keepalive(cast(ClientLink, self), interval, self.ping if pings else None, self.errors.append)
 
     def cut(self) -> None:
         self.cuts += 1

@@ -3,7 +3,7 @@
 import pytest
 
 from ropewalk.client.events import UNREADABLE, BrokyMessage, Event, Gap, Message
-from ropewalk.client.messages import Delivered
+from ropewalk.client.messages import DeliveredMessages
 from ropewalk.client.track import BEFORE_ALL, DISCONNECTED, KeyTrack, PrefixTrack
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Position
@@ -12,14 +12,14 @@ from ropewalk.protocol.broky.runs import run_of
 from ropewalk.protocol.server_messages import HistoryRejected, StreamGap
 
 
-def run(offset: int, *payloads: bytes, epoch: bytes = b"e", at: int = 7, format: Format = Format.BYTES) -> Delivered:
+def run(offset: int, *payloads: bytes, epoch: bytes = b"e", at: int = 7, format: Format = Format.BYTES) -> DeliveredMessages:
     made = run_of(b"s", payloads)
     epoch = epoch if offset else b""
     return deliver(Run(0, made.count, offset, at, b"s", b"", made.sizes, (), b"", epoch, made.payload, format))
 
 
-def deliver(run: Run) -> Delivered:
-    return Delivered("i", "s", run.epoch.decode(), run.offset, run.count, run)
+def deliver(run: Run) -> DeliveredMessages:
+    return DeliveredMessages("i", "s", run.epoch.decode(), run.offset, run.count, run)
 
 
 def missing(reason: str, epoch: str = "", last: int = 0) -> HistoryRejected:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.json import encode as to_json
 
-from ropewalk.client.codec import CableCodec as ClientCodec
+from ropewalk.client.codec import CableClientCodec
 from ropewalk.client.effects import Effect, End, Redial, Send
 from ropewalk.client.state import ClientState
 from ropewalk.client.track import Track
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ropewalk.testing.simulation.unreliable import UnreliableLink
 
 CODEC = CableCodec(tells_positions=True)
-CLIENT_CODEC = ClientCodec()
+CLIENT_CODEC = CableClientCodec()
 
 MAX_WRITE_SECONDS = 4.0
 """A session is in the store after this time at the latest: several times the duration of a write, including failed attempts."""
