@@ -27,7 +27,7 @@ class ClientLink(Protocol):
         """Never waits."""
 
     async def drain(self) -> None:
-        """Until the network has taken enough of what was written, or the connection is lost."""
+        """Wait until most written data is sent. May raise Unreachable if the connection is lost."""
 
     async def run(self) -> None:
         """Returns after `leave`. Raises Unreachable if the connection is lost."""

@@ -44,6 +44,7 @@ class WebSocketLink:
         self._may_read.set()
         self._unsent: deque[bytes] = deque()
         self._sender: asyncio.Task[None] | None = None
+        self._write_error: Exception | None = None
 
     @property
     def reading(self) -> bool:
@@ -62,6 +63,8 @@ class WebSocketLink:
     async def drain(self) -> None:
         if self._sender is not None:
             await asyncio.wait([self._sender])
+        if self._write_error is not None:
+            raise Unreachable(f"the connection is lost: {self._write_error}")
 
     def write(self, data: bytes) -> None:
         self._unsent.append(data)
@@ -73,8 +76,9 @@ class WebSocketLink:
         try:
             while self._unsent:
                 await self._websocket.send_frame(self._unsent.popleft(), WSMsgType.TEXT)
-        except (ClientError, OSError):
+        except (ClientError, OSError) as error:
             self._unsent.clear()
+            self._write_error = error
 
     async def run(self) -> None:
         """Until the connection is lost or left. Raises Unreachable."""
