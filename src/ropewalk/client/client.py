@@ -91,7 +91,7 @@ class Client(PublishMethods, PushMethods):
 
     async def read(self, stream: str | bytes, *, position: Position | None = None, limit: int = USUAL_PAGE) -> KeptMessages:
         """Over TCP only: read a page of a public stream's history without a subscription, from the oldest message or after a
-        `position`. It has at most `limit` messages and 1 MiB.
+        `position`. It has at most `limit` messages and 256 KiB.
 
         Raises HistoryRefused, HistoryUnavailable or NoAnswer, and UserMistake for a limit that is not 1 to 1000.
         """
