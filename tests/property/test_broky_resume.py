@@ -11,9 +11,11 @@ from itertools import groupby
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.client.broky_state import BrokyEffect, BrokyState, DeliverEvents, PushRegistered, WriteBytes, WriteFrame
-from ropewalk.client.broky_track import DISCONNECTED, BrokyTrack
+from ropewalk.client.broky import BrokyClientCodec
+from ropewalk.client.effects import CallAnswered, Effect, Send, WritePushes, Yield
 from ropewalk.client.events import Event, Gap, Message
+from ropewalk.client.state import ClientState
+from ropewalk.client.track import DISCONNECTED
 from ropewalk.core.history import BEFORE_ALL, HistoryTotals, StreamLog
 from ropewalk.model.history import Gap as ServerGap
 from ropewalk.model.history import GapReason, Replay, steps
@@ -23,6 +25,7 @@ from ropewalk.model.rules import StreamRules
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.frames import Body, Reason, Run
 from ropewalk.protocol.broky.runs import decode, encode_run, run_of
+from ropewalk.protocol.broky.tables import encode
 
 KEYS = (b"a", b"b")
 MAX_UNACKED = 600  # bytes: two or three pushes of this test
@@ -130,12 +133,13 @@ def _gap(gap: ServerGap) -> frames.Gap:
 class World:
     def __init__(self, limit: int, longest: int) -> None:
         self.server = Server(limit, longest)
-        self.state = BrokyState()
+        self.codec = BrokyClientCodec()
+        self.state = ClientState()
         self.events: list[Event] = []
         self.pushed: list[bytes] = []
         self.answers: dict[int, Position] = {}
         for key in KEYS:
-            self.apply(self.state.subscribe(key.decode(), key, key, BrokyTrack(key.decode(), BEFORE_ALL)))
+            self.subscribe(key, BEFORE_ALL)
         self.server.welcome()
 
     def step(self, name: str) -> None:
@@ -145,7 +149,8 @@ class World:
             case "too slow":
                 self.server.publish(b"a", [b"4"], silently=True)
             case "client reads" if self.server.to_client:
-                self.apply(self.state.receive(self.server.to_client.popleft()))
+                for reply in self.codec.decode(encode(self.server.to_client.popleft())):
+                    self.apply(self.state.receive(reply, 0.0))
             case "server reads" if self.server.to_server:
                 self.server.read(self.server.to_server.popleft())
             case "server works" if self.server.commands:
@@ -160,10 +165,10 @@ class World:
                 self.leave_and_return(b"a")
 
     def push(self) -> None:
-        ref = self.state.next_ref()
+        ref = self.state.calls.next_ref()
         uid = ref.to_bytes(20)
         self.pushed.append(uid)
-        self.apply(self.state.push(ref, encode_run(run_of(b"a", [uid], ref, uid=uid))))
+        self.apply(self.state.calls.push(ref, encode_run(run_of(b"a", [uid], ref, uid=uid))))
 
     def leave_and_return(self, key: bytes) -> None:
         """Unsubscribe, then subscribe from the last position."""
@@ -174,24 +179,33 @@ class World:
         elif isinstance(position, Gap):
             after = Position(position.epoch or "", (position.resumes_at or 1) - 1)
         self.apply(self.state.unsubscribe(key.decode()))
-        self.apply(self.state.subscribe(key.decode(), key, key, BrokyTrack(key.decode(), after)))
+        self.codec.remove(key.decode())
+        self.subscribe(key, after)
 
-    def apply(self, effects: list[BrokyEffect]) -> None:
+    def subscribe(self, key: bytes, after: Position) -> None:
+        target = self.codec.public(key, None, after, presence_events=False, prefix=False)
+        self.codec.add(target)
+        self.apply(self.state.subscribe(target.identifier, target.track, 0.0))
+
+    def apply(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case WriteFrame(frame):
-                    self.server.to_server.append(frame)
-                case WriteBytes(pushes):
+                case Send(command):
+                    frame = self.codec.encode(command, self.state.calls.next_ref())
+                    self.server.to_server.extend([decode(frame)] if frame else [])
+                case WritePushes(pushes):
                     self.server.to_server.extend(map(decode, pushes))
-                case DeliverEvents(_, events):
+                case Yield(_, events):
                     self.events += events
-                case PushRegistered(ref, position):
+                case CallAnswered(ref, position):
                     assert ref not in self.answers
+                    assert isinstance(position, Position)
                     self.answers[ref] = position
 
     def reconnect(self, lose: Callable[[], None]) -> None:
         lose()
         self.state.lost()
+        self.codec.open("")
         self.server.welcome()
 
     def settle(self) -> None:
@@ -243,7 +257,7 @@ def test_push_is_registered_once_in_order_and_acknowledged(names: list[str]) -> 
     for name in names:
         world.step(name)
     world.settle()
-    assert len(world.state.pushes) == 0
+    assert len(world.state.calls.pushes) == 0
     payloads = [event.data for event in world.events if isinstance(event, Message)]
     assert payloads == world.pushed
     offsets = [world.answers[int.from_bytes(uid)].offset for uid in world.pushed]

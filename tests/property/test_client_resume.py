@@ -6,6 +6,7 @@ Offsets of an epoch rise, and each offset missing between two messages is inside
 from collections import deque
 from collections.abc import Callable
 from itertools import zip_longest
+from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from ropewalk.client.effects import Send, Yield
 from ropewalk.client.events import Event, Gap, Message
 from ropewalk.client.state import ClientState
+from ropewalk.client.track import Track
 from ropewalk.core.delivered import Delivered
 from ropewalk.core.history import BEFORE_ALL, HistoryTotals, StreamLog
 from ropewalk.engine.subscription import Subscription, with_sent
@@ -138,7 +140,7 @@ class Run:
         self.state = ClientState()
         self.events: list[Event] = []
         # From the beginning, to cover the whole stream: a request by time does not report earlier messages.
-        self.state.subscribe(IDENTIFIER, 0.0, positions=dict.fromkeys(STREAMS, BEFORE_ALL))
+        self.state.subscribe(IDENTIFIER, Track(None, dict.fromkeys(STREAMS, BEFORE_ALL)), 0.0)
         self.server.welcome()
 
     def step(self, name: str) -> None:
@@ -160,9 +162,9 @@ class Run:
         for effect in self.state.receive(self.server.to_client.popleft(), 0.0):
             match effect:
                 case Send(command):
-                    self.server.to_server.append(command)
-                case Yield(_, event):
-                    self.events.append(event)
+                    self.server.to_server.append(cast(ClientCommand, command))
+                case Yield(_, events):
+                    self.events += events
 
     def reconnect(self, lose: Callable[[], None]) -> None:
         lose()

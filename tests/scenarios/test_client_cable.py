@@ -59,7 +59,7 @@ async def test_published_message_comes_with_its_type_and_position(client: Client
 async def test_full_cable_address_is_accepted_and_another_endpoint_is_unreachable(server: RunningServer, name: str) -> None:
     async with connect(server.cable) as client:
         assert (await client.publish(name, 1)).offset == 1
-    with pytest.raises(Unreachable, match="no WebSocket"):
+    with pytest.raises(Unreachable, match="not the WebSocket of a cable server"):
         async with connect(server.url + "/health"):
             pass
 

@@ -27,9 +27,9 @@ from ropewalk.client import (
     SubscriptionRejected,
     TlsFailed,
     Unreachable,
-    broky_session,
     connect,
     new_uid,
+    session,
 )
 from ropewalk.model.errors import UserMistake
 from ropewalk.protocol.broky.ksuid import ksuid_text, new_ksuid
@@ -168,7 +168,7 @@ async def test_invalid_arguments_raise_before_anything_is_sent(client: Client, n
         "int": 5,
     }
     for given, payloads in wrong_payloads.items():
-        with pytest.raises(TypeError, match=f"a push takes bytes, or a sequence of bytes, and not {given};"):
+        with pytest.raises(TypeError, match=f"payloads must be bytes or a sequence of bytes, not {given};"):
             await client.push("a", payloads)  # type: ignore[arg-type]
     with pytest.raises(UserMistake, match="new_uid"):
         await client.publish("a", 1, uid="order-7")
@@ -353,7 +353,7 @@ async def test_producer_without_answers_gets_backpressure_from_the_network(relay
 async def test_messages_sent_without_an_answer_are_registered_before_the_client_closes(
     server: RunningServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broky_session, "FLUSH_SECONDS", SECONDS)
+    monkeypatch.setattr(session, "FLUSH_SECONDS", SECONDS)
     async with pusher_to(server) as pusher:
         for number in range(500):
             await pusher.send(name, b"%d" % number)
@@ -459,7 +459,7 @@ async def test_server_of_another_protocol_is_unreachable() -> None:
 
     other = await asyncio.start_server(talk, "127.0.0.1", 0)
     async with other:
-        with pytest.raises(Unreachable, match="does not speak"):
+        with pytest.raises(Unreachable, match="malformed message"):
             async with connect(f"tcp://127.0.0.1:{other.sockets[0].getsockname()[1]}"):
                 pass
 

@@ -54,7 +54,7 @@ def test_file_without_certificates_is_an_error(server: RunningServer, tmp_path: 
         for path in (tmp_path / "empty.pem", tmp_path / "missing.pem"):
             result = run_ropewalk(*words, "--url", server.url, "--ca_file", str(path))
             assert (result.returncode, result.stdout) == (2, ""), words
-            assert result.stderr.startswith("ropewalk: ca_file wants a file with certificates"), words
+            assert result.stderr.startswith("ropewalk: ca_file must be a file of certificates"), words
 
 
 def test_commands_take_the_address_from_the_settings_of_the_server(server: RunningServer, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ async def test_client_retries_when_the_certificate_is_untrusted_later(scheme: st
             await tail.line()
         with server(RENEWED_CERTIFICATE, RENEWED_KEY):
             complaint = await tail.complaint()
-            assert complaint.startswith("not connected, and trying again: "), complaint
+            assert complaint.startswith("not connected, retrying: "), complaint
             assert "certificate that is not trusted here" in complaint
         with server(CERTIFICATE, KEY):
             assert run_ropewalk("push", "tls/later", "2", "--url", url, *trusting).returncode == 0

@@ -135,7 +135,7 @@ def test_invalid_name_is_a_mistake(server: RunningServer) -> None:
     for words in (("~b64:!!", "1"), ("k", "1", "--key_partition", "~b64:!!"), ("~b64:!!", "--lines")):
         result = run_ropewalk("push", *words, "--url", server.url, text="1\n")
         assert (result.returncode, result.stdout) == (2, "")
-        assert result.stderr.startswith("ropewalk: '~b64:!!' is no name of a stream")
+        assert result.stderr.startswith("ropewalk: '~b64:!!' is not a stream name")
 
 
 async def test_push_reads_bytes_from_standard_input(server: RunningServer) -> None:

@@ -39,8 +39,7 @@ from ropewalk.client import (
 from ropewalk.client.addresses import addresses, is_tcp, tcp_address
 from ropewalk.client.errors import STREAM_MAY_BE_AWAY
 from ropewalk.client.identifiers import public, signed
-from ropewalk.client.trust import trust
-from ropewalk.client.unreached import unreached
+from ropewalk.client.tls import connection_error, tls_context
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import RopewalkError, Unavailable, UserMistake
 from ropewalk.ports import Clock
@@ -278,7 +277,7 @@ async def _opened(plan: BenchPlan, tally: BenchTally) -> AsyncIterator[SendBatch
 
 async def _open(plan: BenchPlan, tally: BenchTally) -> list[WSTransport]:
     slots = asyncio.Semaphore(MAX_OPENING)
-    tls = trust(plan.ca_file)
+    tls = tls_context(plan.ca_file)
     place = addresses(plan.url).cable
     # without pings, which cost both sides and are not counted
     cable = str(URL(place).update_query({"pi": "0"} | ({"jid": plan.token} if plan.token else {})))
@@ -302,7 +301,7 @@ async def _open(plan: BenchPlan, tally: BenchTally) -> list[WSTransport]:
     except TimeoutError:
         raise NoAnswer(TIMEOUT, STREAM_MAY_BE_AWAY) from None
     except (OSError, WSError) as error:
-        raise unreached(place, error) from error
+        raise connection_error(place, error) from error
 
 
 async def _all_or_none(opening: list[Coroutine[None, None, None]], links: list[WSTransport]) -> None:

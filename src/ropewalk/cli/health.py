@@ -12,8 +12,7 @@ import msgspec
 from ropewalk.app.settings import load
 from ropewalk.cli.reaching import NOT_THERE, NOT_TRUSTED, add_flags, url_of
 from ropewalk.client.addresses import require_http
-from ropewalk.client.trust import trust
-from ropewalk.client.unreached import NO_TLS
+from ropewalk.client.tls import NO_TLS, tls_context
 from ropewalk.model.errors import Unavailable, UserMistake
 
 SUMMARY = "check the health of a running server"
@@ -46,7 +45,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _request(url: str, ca_file: str) -> Health:
     # Without a proxy: the check is for the server itself, which is usually on this machine.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust(ca_file)))
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls_context(ca_file))
+    )
     try:
         try:
             with opener.open(url, timeout=TIMEOUT_SECONDS) as response:

@@ -14,7 +14,7 @@ from ropewalk.app.settings import load
 from ropewalk.cli.reaching import add_attempts, add_flags, add_misnamed_key, attempts_of, explained, key_help, url_of
 from ropewalk.cli.standard_input import chunks, require_data
 from ropewalk.client import Format, KeyRefused, Position, PublicationRefused, PublishError, Pusher
-from ropewalk.client.stream_argument import key_given
+from ropewalk.client.identifiers import parse_key
 from ropewalk.model.errors import RopewalkError, UserMistake
 from ropewalk.protocol.broky.texts import text_of
 
@@ -47,8 +47,8 @@ class PushProgress:
 def run(argv: list[str]) -> int:
     wanted = _parser().parse_args(argv)
     require_data(wanted.data, wanted.lines, "push")
-    key_given(wanted.key)  # before anything is read or sent
-    key_given(wanted.key_partition)
+    parse_key(wanted.key)  # before anything is read or sent
+    parse_key(wanted.key_partition)
     token = wanted.token if wanted.token is not None else keys_of(load([], os.environ)).api or ""
     progress = PushProgress()
     try:

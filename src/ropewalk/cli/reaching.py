@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from ropewalk.app.keys import Keys, keys_of
 from ropewalk.app.settings import Settings, load
 from ropewalk.client import CertificateUntrusted, PublishUnavailable, TlsFailed, Unreachable
-from ropewalk.client.attempts import ATTEMPTS
 from ropewalk.client.errors import PublishUnanswered
+from ropewalk.client.publish_request import ATTEMPTS
 from ropewalk.model.errors import Unavailable, UserMistake
 
 NOT_THERE = "is the server running there? pass its address with --url, or start one with `ropewalk serve`"

@@ -15,8 +15,7 @@ from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import load
 from ropewalk.cli.reaching import add_flags, explained, key_help, url_of
 from ropewalk.client.addresses import addresses
-from ropewalk.client.trust import session_trusting, trust
-from ropewalk.client.unreached import unreached
+from ropewalk.client.tls import connection_error, http_session, tls_context
 from ropewalk.core.ring_members import member_of
 from ropewalk.core.ring_table import first_table, joined, loads, moves, place_in, removed
 from ropewalk.model.errors import RopewalkError, UserMistake
@@ -40,7 +39,9 @@ def run(argv: list[str]) -> int:
         return 0
     key = wanted.key if wanted.key is not None else _key_of_settings(wanted.action)
     with explained():
-        status, body = asyncio.run(_request(url_of(wanted.url), key, trust(wanted.ca_file), _change(wanted), wanted.stream))
+        status, body = asyncio.run(
+            _request(url_of(wanted.url), key, tls_context(wanted.ca_file), _change(wanted), wanted.stream)
+        )
     if status == 401:
         raise UserMistake(f"the key is not accepted; {_key_help(wanted)}")
     report = _report(status, body)
@@ -115,10 +116,10 @@ async def _request(
     place = addresses(url).base + PATH
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        async with session_trusting(tls) as http:
+        async with http_session(tls) as http:
             return await _exchange(http, place, headers, change, {"stream": stream} if stream else {})
     except (ClientError, OSError) as error:
-        raise unreached(place, error) from error
+        raise connection_error(place, error) from error
 
 
 async def _exchange(

@@ -1,14 +1,13 @@
-"""The other end: a client for Python programs over asyncio.
+"""The client for asyncio programs.
 
     async with connect("http://127.0.0.1:8080") as client:
         async for message in await client.subscribe("chat/1"):
             ...
 
-It reconnects and resumes by itself, yields each position once and in order, and says what could not be delivered.
+It reconnects and resumes, yields each position once and in order, and reports what could not be delivered.
 """
 
-from ropewalk.client.client import Client
-from ropewalk.client.connecting import connect
+from ropewalk.client.client import Client, connect
 from ropewalk.client.errors import (
     AlreadySubscribed,
     CableError,

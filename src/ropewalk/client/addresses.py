@@ -1,5 +1,5 @@
-"""The endpoints of a server, from the one address that a user gives: `http://host:port`, or the full URL of the cable. Over
-TCP it is `tcp://host:port`, or `tls://host:port`."""
+"""The endpoints of a server, derived from one address: `http://host:port` or the full URL of the cable, and over TCP
+`tcp://host:port` or `tls://host:port`."""
 
 from msgspec import Struct
 from yarl import URL
@@ -8,21 +8,21 @@ from ropewalk.model.errors import UserMistake
 
 CABLE_PATH = "/cable"
 TCP_SCHEMES = {"tcp": False, "tls": True}
-"""Of an address at which Broky is wanted, and whether TLS is spoken there."""
+"""The schemes for Broky, and whether they use TLS."""
 
 _OTHERS = {"tcp": "tls", "tls": "tcp", "http": "https", "https": "http"}
 _SCHEMES = {"http": ("ws", "http"), "https": ("wss", "https"), "ws": ("ws", "http"), "wss": ("wss", "https")}
 
 
 class Addresses(Struct, frozen=True):
-    """`cable` is the WebSocket endpoint, `base` what the paths of the HTTP endpoints are appended to."""
+    """`cable`: the WebSocket endpoint. `base`: the prefix of the HTTP endpoints."""
 
     cable: str
     base: str
 
 
 class TcpAddress(Struct, frozen=True):
-    """Where Broky is spoken. `url` is what the user wrote."""
+    """An address for Broky. `url` is as the user wrote it."""
 
     url: str
     host: str
@@ -31,23 +31,23 @@ class TcpAddress(Struct, frozen=True):
 
     @property
     def netloc(self) -> str:
-        """Host and port as a URL has them."""
+        """Host and port as in a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def hint(self) -> str:
-        """What to try where the server does not understand us: the same address without TLS, or with it."""
+        """What to try if the server does not understand the client: the same address with or without TLS."""
         other = _OTHERS[self.url.partition(":")[0].lower()]
         return f"if {'no TLS' if self.secure else 'TLS'} is spoken there, write {other}://{self.netloc}"
 
 
 def is_tcp(url: str) -> bool:
-    """Whether the user wants Broky at this address."""
+    """Whether the scheme selects Broky."""
     return url.partition(":")[0] in TCP_SCHEMES
 
 
 def tcp_address(url: str) -> TcpAddress:
-    """Of any address of a server, for all protocols are spoken on its one port. Raises UserMistake for what is none."""
+    """Accepts every address of a server, because all protocols share its port. Raises UserMistake."""
     given = _parsed(url)
     secure = {**TCP_SCHEMES, "http": False, "https": True}.get(given.scheme)
     if secure is None or not given.host or not given.port:
@@ -56,13 +56,13 @@ def tcp_address(url: str) -> TcpAddress:
 
 
 def require_http(url: str) -> None:
-    """Raises UserMistake for an address at which Broky is wanted."""
+    """Raises UserMistake for an address with a scheme for Broky."""
     if is_tcp(url):
         raise UserMistake(f"this goes over HTTP: write http:// or https:// in the place of {url.partition(':')[0]}://")
 
 
 def addresses(url: str) -> Addresses:
-    """Raises UserMistake for what is no address of a server."""
+    """Raises UserMistake for an invalid address."""
     require_http(url)
     given = _parsed(url)
     if given.scheme not in _SCHEMES or not given.host:

@@ -1,25 +1,57 @@
-"""The client as a program holds it: subscribe, publish, push. The verbs are the same over WebSocket and over TCP."""
+"""The client that programs use. Its methods are the same over WebSocket and over TCP: the scheme of the address selects one."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+import random
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from ropewalk.client import identifiers
+from ropewalk.client.addresses import addresses, is_tcp, tcp_address
+from ropewalk.client.broky import BrokyClientCodec
+from ropewalk.client.codec import CableClientCodec
+from ropewalk.client.connection import Refresh, SessionOptions
 from ropewalk.client.errors import OVER_TCP, NotSupported
 from ropewalk.client.events import KeptMessages
+from ropewalk.client.identifiers import parse_key, parse_name, parse_signed
 from ropewalk.client.publish_request import Draft
+from ropewalk.client.publisher import Publisher, PublishMethods
+from ropewalk.client.pusher import Pusher, PushMethods
+from ropewalk.client.session import ReconnectingSession
 from ropewalk.client.stream import Stream
+from ropewalk.client.tcp import TcpDialer
+from ropewalk.client.tls import http_session, tls_context
+from ropewalk.client.track import BEFORE_ALL
+from ropewalk.client.websocket import WebSocketDialer
+from ropewalk.core.backoff import Backoff, Chance
+from ropewalk.model.errors import UserMistake
 from ropewalk.model.messages import Position, Receipt
-from ropewalk.protocol.broky.frames import USUAL_PAGE, Format
+from ropewalk.protocol.broky.frames import LARGEST_PAGE, USUAL_PAGE
+
+PING = 3
+"""Seconds between two pings. A server that is silent for twice that is lost."""
+
+_READ = "reading history without a subscription"
 
 
-class Client(ABC):
-    """Made by `connect`. Read every stream you subscribe to: an unread one that is full stops the others.
+class Client(PublishMethods, PushMethods):
+    """Made by `connect`. Read all streams that you subscribe to: while one of them is full, the others get nothing.
 
-    What one kind of connection has no word for raises NotSupported, which says what to connect to instead.
+    Methods that one kind of connection does not have raise NotSupported, which names the address to use instead.
+
+    Args:
+        publisher: PublishMethods over HTTP; None over TCP.
+        push_session: The session with the key for publishing, over TCP. None: pushes use `session`.
     """
 
-    @abstractmethod
+    def __init__(
+        self, session: ReconnectingSession, publisher: Publisher | None, push_session: ReconnectingSession | None = None
+    ) -> None:
+        self._session = session
+        self._publisher = publisher
+        self._pushes = push_session or session
+
     async def subscribe(
         self,
         stream: str | bytes,
@@ -29,23 +61,23 @@ class Client(ABC):
         presence_events: bool = False,
         prefix: bool = False,
     ) -> Stream:
-        """Follow a public stream: live only, or with what came `since` a UNIX time, or after a `position` you kept. Over TCP
-        also, with `prefix`, all streams whose keys begin with this: live only.
+        """Subscribe to a public stream: live only, or with messages `since` a UNIX time or after a `position`. Over TCP,
+        `prefix` subscribes to all streams whose keys start with this, live only.
 
         Raises SubscriptionRejected, AlreadySubscribed or NoAnswer.
         """
+        return await self._session.subscribe(self._session.codec.public(stream, since, position, presence_events, prefix))
 
-    @abstractmethod
     async def subscribe_signed(
         self, signed_name: str, *, since: float | None = None, position: Position | None = None, presence_events: bool = False
     ) -> Stream:
-        """Follow a stream by the signed name that your application got from the holder of the secret."""
+        """Subscribe to a stream by the signed name that your application got from the holder of the secret."""
+        return await self._session.subscribe(self._session.codec.signed(signed_name, since, position, presence_events))
 
     async def subscribe_channel(self, channel: str, **params: Any) -> Stream:
-        """Follow whatever a channel of the application streams for these parameters."""
+        """Subscribe to a channel of the application with these parameters."""
         return await self.subscribe_identifier(identifiers.channel(channel, params))
 
-    @abstractmethod
     async def subscribe_identifier(
         self,
         identifier: str,
@@ -54,70 +86,105 @@ class Client(ABC):
         positions: dict[str, Position] | None = None,
         presence_events: bool = False,
     ) -> Stream:
-        """The general form: the identifier as it goes on the wire, and a position for each of its streams."""
+        """Subscribe to an identifier as it is on the wire, with a position for each of its streams."""
+        return await self._session.subscribe(self._session.codec.identifier(identifier, since, positions, presence_events))
 
     async def read(self, stream: str | bytes, *, position: Position | None = None, limit: int = USUAL_PAGE) -> KeptMessages:
-        """Over TCP only: a page of what a public stream keeps, without a subscription. It begins with the oldest message, or
-        after a `position`, and has at most `limit` messages, of 1 MiB together.
+        """Over TCP only: read a page of a public stream's history without a subscription, from the oldest message or after a
+        `position`. It has at most `limit` messages and 256 KiB.
 
         Raises HistoryRefused, HistoryUnavailable or NoAnswer, and UserMistake for a limit that is not 1 to 1000.
         """
-        raise NotSupported("reading history without a subscription", OVER_TCP)
+        self._require_tcp(_READ)
+        name, key = parse_name(stream), parse_key(stream)
+        return await self._session.read(name, key, position or BEFORE_ALL, _page_size(limit))
 
     async def read_signed(self, signed_name: str, *, position: Position | None = None, limit: int = USUAL_PAGE) -> KeptMessages:
-        """Over TCP only: the same of a stream by its signed name."""
-        raise NotSupported("reading history without a subscription", OVER_TCP)
+        """Over TCP only: the same for a signed name."""
+        self._require_tcp(_READ)
+        name = parse_signed(signed_name)
+        if name is None:
+            raise UserMistake("this signed name contains no name")
+        return await self._session.read(name, signed_name.encode(), position or BEFORE_ALL, _page_size(limit))
 
-    async def publish(
-        self,
-        stream: str,
-        data: Any,
-        *,
-        uid: str = "",
-        transient: bool = False,
-        exclude_socket: str = "",
-        broadcast_type: str = "",
-        partition_key: str = "",
-    ) -> Receipt:
-        """Publish something that JSON can say, with the `key` given to `connect`. Returns its position. Raises PublishError;
-        after PublishUnavailable, sending again with the same uid is safe."""
-        draft = Draft(stream, data, uid, transient, exclude_socket, broadcast_type, partition_key)
-        return (await self.publish_batch([draft]))[0]
-
-    @abstractmethod
     async def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        """All of them in this order, or none. A receipt for each."""
+        return await (self._push_batch(drafts) if self._publisher is None else self._publisher.publish_batch(drafts))
 
-    async def push(
-        self,
-        key: str | bytes,
-        payloads: bytes | Sequence[bytes],
-        *,
-        format: Format = Format.BYTES,
-        key_partition: str | bytes = b"",
-        uids: Sequence[bytes | str] = (),
-        ts_producer: Sequence[int] = (),
-    ) -> Position:
-        """Over TCP only: one message of a key, or several, of which all are registered or none. See `Pusher.push`."""
-        raise NotSupported("a push", OVER_TCP)
-
-    async def send(
-        self,
-        key: str | bytes,
-        payloads: bytes | Sequence[bytes],
-        *,
-        format: Format = Format.BYTES,
-        key_partition: str | bytes = b"",
-        uids: Sequence[bytes | str] = (),
-        ts_producer: Sequence[int] = (),
-    ) -> None:
-        """Over TCP only: a push that nobody answers. See `Pusher.send`."""
-        raise NotSupported("a push", OVER_TCP)
-
-    async def flush(self) -> None:
-        """Over TCP only: until the server has handled everything that was sent. See `Pusher.flush`."""
-        raise NotSupported("a push", OVER_TCP)
-
-    @abstractmethod
     def cut(self) -> None:
-        """Break the connection without a word, to see how a program behaves then. It comes back and resumes by itself."""
+        """Abort the connection, to test how a program behaves then. The client reconnects and resumes."""
+        self._session.cut()
+
+    def _push_session(self) -> ReconnectingSession:
+        self._require_tcp("a push")
+        return self._pushes
+
+    def _require_tcp(self, what: str) -> None:
+        if self._publisher is not None:
+            raise NotSupported(what, OVER_TCP)
+
+
+def _page_size(limit: int) -> int:
+    if not 1 <= limit <= LARGEST_PAGE:
+        raise UserMistake(f"limit must be 1 to {LARGEST_PAGE} messages, not {limit}")
+    return limit
+
+
+@asynccontextmanager
+async def connect(
+    url: str,
+    token: str | None = None,
+    *,
+    key: str | None = None,
+    refresh_token: Refresh | None = None,
+    token_param: str = "jid",
+    ca_file: str | None = None,
+    ping_interval: int | None = PING,
+    inbox_size: int = 256,
+    connect_timeout: float = 10.0,
+    answer_timeout: float = 10.0,
+    backoff: Backoff | None = None,
+    chance: Chance = random.random,
+) -> AsyncIterator[Client]:
+    """A client of the server at `url`, closed at the end of the block.
+
+    Args:
+        url: `http://host:port` or the full `ws://…/cable` for WebSocket, `tcp://host:port` or `tls://host:port` for TCP.
+        token: The JWT to connect with.
+        key: The key for publishing.
+        refresh_token: Called for a new token when it has expired.
+        token_param: The server's `--jwt_param`.
+        ca_file: A file with the certificates to trust instead of the system's.
+        ping_interval: Requested from the server; None: the server decides. Over TCP the client pings, with None it does not.
+        inbox_size: Events that wait for a slow reader before the socket is no longer read.
+
+    Raises Unreachable, Unauthorized or TokenExpired if the first connection fails. Later ones are retried until the block ends.
+    """
+    tls = tls_context(ca_file)
+    options = SessionOptions(
+        backoff or Backoff(), chance, _steady_clock(), inbox_size, connect_timeout, answer_timeout, ping_interval
+    )
+    async with AsyncExitStack() as stack:
+        if is_tcp(url):
+            address = tcp_address(url)
+            context = (tls or ssl.create_default_context()) if address.secure else None
+            session = ReconnectingSession(
+                TcpDialer(address, context, connect_timeout), BrokyClientCodec(), options, token or "", refresh_token
+            )
+            pusher = Pusher(url, key, ca_file=ca_file, backoff=options.backoff, chance=chance, timeout=connect_timeout)
+            client = Client(session, None, (await stack.enter_async_context(pusher)).session if key else None)
+        else:
+            cable = addresses(url).cable
+            http = await stack.enter_async_context(http_session(tls))
+            dialer = WebSocketDialer(http, cable, token_param, ping_interval, connect_timeout)
+            session = ReconnectingSession(dialer, CableClientCodec(), options, token or "", refresh_token)
+            publisher = Publisher(url, key, http=http, backoff=options.backoff, chance=chance)
+            client = Client(session, await stack.enter_async_context(publisher))
+        await session.open()
+        stack.push_async_callback(session.close)
+        yield client
+
+
+def _steady_clock() -> Callable[[], float]:
+    """UNIX time that does not jump when the system clock is set: the state compares times of one session."""
+    start = time.time() - time.monotonic()
+    return lambda: start + time.monotonic()

@@ -3,26 +3,27 @@
     ropewalk.publish("chat/1", {"text": "hi"})             # from blocking code
     await ropewalk.apublish("chat/1", {"text": "hi"})      # from asynchronous code
 
-Where to, and with which key, is said by the environment, or by `configure`. A call is bounded in time, and what got no answer
-is sent again under the same uid.
+The environment, or `configure`, sets the server and the key. A call has a time limit; within it, publications without an answer
+are sent again under the same uid.
 """
 
 import asyncio
 import os
 import random
+import ssl
 import time
-from collections.abc import Mapping, Sequence
+from asyncio import AbstractEventLoop
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from ropewalk.client import publish_request
+from aiohttp import ClientSession
+
 from ropewalk.client.addresses import addresses
-from ropewalk.client.attempts import Attempts, RetryLimits
 from ropewalk.client.connection_pool import ConnectionPool
 from ropewalk.client.errors import KeyRefused, PublishUnavailable
-from ropewalk.client.per_loop import SessionPerLoop
-from ropewalk.client.publish_request import PATH, Draft
+from ropewalk.client.publish_request import PATH, Attempts, Draft, RetryLimits, decode_receipts, headers
 from ropewalk.client.publisher import Publisher
-from ropewalk.client.trust import trust
+from ropewalk.client.tls import http_session, tls_context
 from ropewalk.core.signatures import API_PHRASE, derive
 from ropewalk.model.messages import Receipt
 
@@ -30,9 +31,51 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 DEFAULT_TIMEOUT = 10.0
 
 ATTEMPTS = 5
-"""Fewer than elsewhere: whoever calls this has a request to answer, and does so without the message rather than late."""
+"""Fewer than elsewhere: callers have a request to answer, and rather answer it without the message than late."""
 
-_NO_KEY = "no key is set here: set ROPEWALK_SECRET or ROPEWALK_API_SECRET, or call ropewalk.configure(key=...)"
+_NO_KEY = "no key is set: set ROPEWALK_SECRET or ROPEWALK_API_SECRET, or call ropewalk.configure(key=...)"
+
+_Holder = AsyncGenerator[ClientSession, None]
+
+
+class SessionPerLoop:
+    """One aiohttp session per event loop, for the loops of several threads. It is closed with its loop, because it lives in an
+    asynchronous generator: `asyncio.run`, uvicorn and pytest-asyncio close the generators of a loop before the loop."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
+        self._held: dict[AbstractEventLoop, tuple[ClientSession, _Holder]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    async def current(self) -> ClientSession:
+        """The session of the running loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._held:
+            self._forget_closed_loops()
+            holder = self._hold(loop)
+            # `_hold` does not wait before its yield, so no other task of this loop runs in between.
+            self._held[loop] = await anext(holder), holder
+        return self._held[loop][0]
+
+    async def close(self) -> None:
+        """Close the session of the running loop, for loops that end without closing their generators."""
+        _, holder = self._held.get(asyncio.get_running_loop(), (None, None))
+        if holder is not None:
+            await holder.aclose()
+
+    async def _hold(self, loop: AbstractEventLoop) -> _Holder:
+        try:
+            async with http_session(self._tls) as http:
+                yield http
+        finally:
+            self._held.pop(loop, None)
+
+    def _forget_closed_loops(self) -> None:
+        for loop in list(self._held):
+            if loop.is_closed():
+                self._held.pop(loop, None)
 
 
 class Direct:
@@ -42,8 +85,8 @@ class Direct:
         self._url = url
         self._key = key
         self._timeout = timeout
-        tls = trust(ca_file)
-        self._connections = ConnectionPool(addresses(url).base + PATH, publish_request.headers(key), tls)
+        tls = tls_context(ca_file)
+        self._connections = ConnectionPool(addresses(url).base + PATH, headers(key), tls)
         self._sessions = SessionPerLoop(tls)
 
     def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -51,11 +94,11 @@ class Direct:
         attempts = Attempts(drafts, RetryLimits(ATTEMPTS, timeout=self._timeout, total=self._timeout), random.random)
         while True:
             try:
-                return publish_request.receipts(*self._connections.post(attempts.body, attempts.timeout()))
+                return decode_receipts(*self._connections.post(attempts.body, attempts.timeout()))
             except PublishUnavailable as failure:
                 pause = attempts.pause(failure)
             except KeyRefused as refused:
-                raise self._explained(refused) from None
+                raise self._explain(refused) from None
             time.sleep(pause)
 
     async def apublish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -64,12 +107,12 @@ class Direct:
         try:
             return await publisher.publish_batch(drafts)
         except KeyRefused as refused:
-            raise self._explained(refused) from None
+            raise self._explain(refused) from None
 
     async def aclose(self) -> None:
         await self._sessions.close()
 
-    def _explained(self, refused: KeyRefused) -> KeyRefused:
+    def _explain(self, refused: KeyRefused) -> KeyRefused:
         return refused if self._key else KeyRefused(f"{refused}; {_NO_KEY}")
 
 
@@ -79,11 +122,15 @@ _configured: Direct | None = None
 def configure(
     *, url: str | None = None, key: str | None = None, timeout: float = DEFAULT_TIMEOUT, ca_file: str | None = None
 ) -> None:
-    """Where this process publishes to. What is not given comes from the environment, which is read now.
+    """Set where this process publishes to. Omitted arguments are read from the environment now.
 
-    `url` is the server's address (ROPEWALK_URL), `key` the bearer key of its API (ROPEWALK_API_SECRET, or derived from
-    ROPEWALK_SECRET), `timeout` how many seconds a call may take, all its attempts together. `ca_file` names the certificates
-    to trust instead of the system's (ROPEWALK_CA_FILE). Raises UserMistake for a bad URL or file.
+    Args:
+        url: The server's address (ROPEWALK_URL).
+        key: The bearer key of its API (ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET).
+        timeout: Seconds of a call with all its attempts.
+        ca_file: A file with the certificates to trust instead of the system's (ROPEWALK_CA_FILE).
+
+    Raises UserMistake for an invalid URL or file.
     """
     global _configured
     environ = os.environ
@@ -105,17 +152,23 @@ def publish(
     type: str = "",
     partition_key: str = "",
 ) -> Receipt:
-    """Publish from blocking code and return the position. `data` is anything that JSON can say.
+    """Publish from blocking code and return the position.
 
-    With a `uid` of your own the same call is safe to repeat. A `transient` message keeps no place in its stream. The session
-    with the sid `exclude_socket` does not get it. `type` is shown beside the message. The first publication of a stream may set
-    its `partition_key`. Raises PublishError, and RuntimeError where an event loop runs.
+    Args:
+        data: Any JSON value.
+        uid: With your own, the same call is safe to repeat.
+        transient: Deliver the message without a position, and do not store it.
+        exclude_socket: The sid of a session that does not get the message.
+        type: The `type` of the message that clients receive.
+        partition_key: Set by the first publication of a stream.
+
+    Raises PublishError, and RuntimeError in a thread with a running event loop.
     """
     return publish_batch([Draft(stream, data, uid, transient, exclude_socket, type, partition_key)])[0]
 
 
 def publish_batch(drafts: Sequence[Draft]) -> list[Receipt]:
-    """All of them in this order, or none. A receipt for each. From blocking code."""
+    """Publish all of them in this order, or none, from blocking code. Returns a receipt for each."""
     return _current().publish_batch(drafts)
 
 
@@ -139,16 +192,16 @@ async def apublish_batch(drafts: Sequence[Draft]) -> list[Receipt]:
 
 
 async def aclose() -> None:
-    """Close what `apublish` keeps open for the running event loop.
+    """Close the connections of `apublish` in the running event loop.
 
-    A loop that `asyncio.run` or a web server runs does it by itself when it ends. In a loop that you run by hand, call it last.
+    `asyncio.run` and web servers do this at the end of a loop. Call it last in a loop that you run yourself.
     """
     if _configured is not None:
         await _configured.aclose()
 
 
 def key_in(environ: Mapping[str, str]) -> str:
-    """The key of the API that a server with this environment would ask for."""
+    """The API key of a server with this environment."""
     if key := environ.get("ROPEWALK_API_SECRET") or environ.get("ANYCABLE_API_SECRET"):
         return key
     secret = environ.get("ROPEWALK_SECRET") or environ.get("ANYCABLE_SECRET")
@@ -167,4 +220,4 @@ def _refuse_to_block_a_loop() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError("an event loop runs in this thread, and publishing would stop it: write `await ropewalk.apublish(...)`")
+    raise RuntimeError("publish would block the event loop of this thread: write `await ropewalk.apublish(...)`")

@@ -1,59 +1,86 @@
-"""What the client's state asks of the shell around it. Each is carried out in the order given."""
+"""What the client's state wants the session to do. Effects are executed in order."""
 
 from msgspec import Struct
 
-from ropewalk.client.errors import CableError
-from ropewalk.client.events import Event, PresenceState
+from ropewalk.client.errors import CableError, PublishError
+from ropewalk.client.events import Event, KeptMessages, PresenceState
+from ropewalk.model.messages import Position
+from ropewalk.protocol.broky.frames import Body
 from ropewalk.protocol.client_commands import ClientCommand
 
 
 class Send(Struct, frozen=True):
-    """Put a command on the wire."""
+    """Encode a command and write it."""
 
-    command: ClientCommand
+    command: ClientCommand | Body
 
 
-class Yield(Struct, frozen=True):
-    """Hand an event to the stream of this identifier."""
+class WritePushes(Struct, frozen=True):
+    """Write pushes, which are encoded already."""
+
+    frames: list[bytes]
+
+
+class Yield(Struct, frozen=True, gc=False):
+    """Pass events to the stream of this identifier. A presence change is always alone."""
 
     identifier: str
-    event: Event
+    events: list[Event]
 
 
 class Confirmed(Struct, frozen=True):
-    """The subscription holds on this connection."""
+    """The subscription is live on this connection."""
 
     identifier: str
 
 
 class SubscriptionDenied(Struct, frozen=True):
-    """The subscription is over: the server refused it, for this reason if it gave one."""
+    """The server rejected the subscription, with a reason if it gave one."""
 
     identifier: str
     reason: str = ""
 
 
 class PresenceResult(Struct, frozen=True):
-    """The oldest presence query of this identifier is answered; None: the server cannot."""
+    """Answer to the oldest presence query of this identifier. None: the server has no presence."""
 
     identifier: str
     presence: PresenceState | None
 
 
-class Redial(Struct, frozen=True):
-    """Drop this connection and come back with a new one, with a new token first if that is what is missing.
+class CallAnswered(Struct, frozen=True):
+    """Answer to a push (the position of its first message), a history read or a ping."""
 
-    `after`: the seconds that the server asks us to wait, None where it does not say.
+    ref: int
+    answer: Position | KeptMessages | CableError | None
+
+
+class Retry(Struct, frozen=True):
+    """A push cannot be registered now, for the `failures`th time. After a pause call `retry`, or give up."""
+
+    ref: int
+    failures: int
+    error: PublishError
+
+
+class Redial(Struct, frozen=True):
+    """Close this connection and open another.
+
+    Args:
+        new_token: Get a new token first.
+        after: The server's reconnect delay in seconds, None if it gave none.
+        reason: Why the server ends the connection.
     """
 
     new_token: bool = False
     after: float | None = None
+    reason: str = ""
 
 
 class End(Struct, frozen=True):
-    """The session is over for good."""
+    """End the session permanently."""
 
     error: CableError
 
 
-Effect = Send | Yield | Confirmed | SubscriptionDenied | PresenceResult | Redial | End
+Effect = Send | WritePushes | Yield | Confirmed | SubscriptionDenied | PresenceResult | CallAnswered | Retry | Redial | End

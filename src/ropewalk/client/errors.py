@@ -1,54 +1,54 @@
-"""What can go wrong at the client's end, as one tree. The type says what to do about it.
+"""All errors of the client. The type determines how to react.
 
 CableError
-├── Unreachable              the server cannot be reached, or does not speak the protocol
-│   ├── CertificateUntrusted its certificate is not believed here; a PublishError too, for nothing was sent
-│   └── TlsFailed            no TLS is spoken there, or none that both ends know; a PublishError too, as above
-├── NoAnswer                 the server is there and said nothing in time
-├── Ended                    this client or this stream was closed by its own program
-├── Disconnected             the server ended the session and said not to come back; `reason` is its word
+├── Unreachable              the server cannot be reached, or speaks another protocol
+│   ├── CertificateUntrusted the server's certificate is not trusted; also a PublishError, as nothing was sent
+│   └── TlsFailed            the server does not use TLS, or no version of the client's; also a PublishError
+├── NoAnswer                 the server did not answer in time
+├── Ended                    the program closed this client or this stream
+├── Disconnected             the server ended the session permanently, with a `reason`
 │   ├── Unauthorized         the token is missing or wrong
-│   └── TokenExpired         a new token is needed, and there was no refresher, or its token had expired too
-├── SubscriptionRejected     the server refuses this identifier
-├── AlreadySubscribed        one client holds one stream object for each identifier
-├── HistoryRefused           the server does not let this client read this stream; `reason` says why
-├── HistoryUnavailable       what the stream keeps cannot be read now
-├── NotSupported             a verb that this kind of connection does not have: see `connect`
-├── PresenceUnavailable      the server does not answer presence queries for this stream
-└── PublishError             nothing was registered, or it is not known whether it was
+│   └── TokenExpired         the token has expired, and so had the refreshed one if there was one
+├── SubscriptionRejected     the server rejects this identifier
+├── AlreadySubscribed        this client is already subscribed to this identifier
+├── HistoryRefused           the server does not let this client read this stream, for a `reason`
+├── HistoryUnavailable       the history of a stream cannot be read now
+├── NotSupported             this kind of connection does not have the method: see `connect`
+├── PresenceUnavailable      the server has no presence for this stream
+└── PublishError             the publication was not registered, or this is not known
     ├── KeyRefused           the bearer key is missing or wrong
-    ├── PublicationRefused   `index` of the batch cannot be registered; `reason` says why
+    ├── PublicationRefused   the publication at `index` of the batch is invalid, for a `reason`
     └── PublishUnavailable   not now, after all retries; sending again with the same uids is safe
-        └── PublishUnanswered  nobody answered: the server may not be there
+        └── PublishUnanswered  no answer: the server may be down
 """
 
 from ropewalk.model.errors import RopewalkError
 
 
 class CableError(RopewalkError):
-    """Whatever the client raises on purpose."""
+    """Base of all errors that the client raises."""
 
 
 class Unreachable(CableError):
-    """No connection could be made, or it broke while something was sent."""
+    """No connection could be made, or it was lost."""
 
 
 STREAM_MAY_BE_AWAY = "it may be waiting for the store or the node that holds the stream, which its /health names"
 
 
 class NoAnswer(CableError):
-    """The time for an answer is over. `hint` is what may be the reason."""
+    """Answer timeout. `hint`: a possible cause."""
 
     def __init__(self, seconds: float, hint: str = "") -> None:
         super().__init__(f"the server did not answer within {seconds:g} seconds{f': {hint}' if hint else ''}")
 
 
 class Ended(CableError):
-    """The client or the stream is closed already."""
+    """The client or the stream is closed."""
 
 
 class Disconnected(CableError):
-    """The session is over for good."""
+    """The server ended the session permanently."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the server ended the session: {reason or 'no reason given'}")
@@ -56,15 +56,15 @@ class Disconnected(CableError):
 
 
 class Unauthorized(Disconnected):
-    """The server does not know this client."""
+    """The token is missing or wrong."""
 
 
 class TokenExpired(Disconnected):
-    """The client's token is no longer valid."""
+    """The token has expired."""
 
 
 class SubscriptionRejected(CableError):
-    """The server said no to a subscription. `reason` is why, where it said that: over TCP it does."""
+    """The server rejected a subscription. `reason` is known over TCP only."""
 
     def __init__(self, identifier: str, reason: str = "") -> None:
         super().__init__(f"the server rejected the subscription {identifier}{f' ({reason})' if reason else ''}")
@@ -73,33 +73,33 @@ class SubscriptionRejected(CableError):
 
 
 class AlreadySubscribed(CableError):
-    """This identifier has a stream object already; over TCP also: a message could be for either of two subscriptions."""
+    """This client is already subscribed to this identifier. Over TCP also: a message could belong to two subscriptions."""
 
 
 class HistoryRefused(CableError):
-    """The server said no to reading a stream. `reason` is why."""
+    """The server rejected the read of a stream."""
 
     def __init__(self, stream: str, reason: str) -> None:
-        super().__init__(f"the server does not let {stream} be read: {reason or 'no reason given'}")
+        super().__init__(f"the server does not allow reading {stream}: {reason or 'no reason given'}")
         self.stream = stream
         self.reason = reason
 
 
 class HistoryUnavailable(CableError):
-    """Something that the server depends on is down. `reason` is its word."""
+    """The server cannot read the history now, because a service it depends on is down."""
 
     def __init__(self, stream: str, reason: str) -> None:
-        super().__init__(f"what {stream} keeps cannot be read now: {reason or 'no reason given'}")
+        super().__init__(f"the history of {stream} cannot be read now: {reason or 'no reason given'}")
         self.stream = stream
         self.reason = reason
 
 
 OVER_TCP, OVER_HTTP = ("tcp", "tls"), ("http", "https")
-"""Schemes of addresses, without TLS and with it."""
+"""URL schemes without and with TLS."""
 
 
 class NotSupported(CableError):
-    """What this kind of connection has no word for. Addresses with one of `schemes` have."""
+    """This kind of connection does not have the method. Connections with one of `schemes` do."""
 
     def __init__(self, what: str, schemes: tuple[str, str] = ("ws", "wss")) -> None:
         plain, secure = schemes
@@ -107,11 +107,11 @@ class NotSupported(CableError):
 
 
 class PresenceUnavailable(CableError):
-    """There is no presence for this stream."""
+    """The server has no presence for this stream."""
 
 
 class PublishError(CableError):
-    """A publication that did not get its position."""
+    """A publication got no position."""
 
 
 class KeyRefused(PublishError):
@@ -119,7 +119,7 @@ class KeyRefused(PublishError):
 
 
 class PublicationRefused(PublishError):
-    """A publication the server cannot accept; nothing of its batch was registered."""
+    """A publication is invalid; nothing of its batch was registered."""
 
     def __init__(self, reason: str, index: int = 0) -> None:
         super().__init__(f"publication {index} was refused: {reason}")
@@ -132,21 +132,21 @@ class PublishUnavailable(PublishError):
 
 
 class PublishUnanswered(PublishUnavailable):
-    """Nobody answered: the server may not be there."""
+    """No answer: the server may be down."""
 
 
 class CertificateUntrusted(Unreachable, PublishError):
-    """Another attempt would see the same certificate: publications are not sent again."""
+    """Not retried for publications: another attempt would see the same certificate."""
 
     def __init__(self, url: str, error: Exception) -> None:
         super().__init__(f"{url} shows a certificate that is not trusted here: {error}")
 
 
 class TlsFailed(Unreachable, PublishError):
-    """Another attempt would fail as this one did: publications are not sent again."""
+    """Not retried for publications: another attempt would fail in the same way."""
 
 
 def disconnected(reason: str) -> Disconnected:
-    """The error that fits the reason of a `disconnect` message."""
+    """The error for the reason of a `disconnect` message."""
     kinds: dict[str, type[Disconnected]] = {"unauthorized": Unauthorized, "token_expired": TokenExpired}
     return kinds.get(reason, Disconnected)(reason)

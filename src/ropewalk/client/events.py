@@ -1,4 +1,4 @@
-"""What a stream yields: messages, gaps and, when asked for, presence changes. Frozen; in the order the server gave them."""
+"""What a stream yields: messages, gaps and, on request, presence changes. Frozen, in the order of the server."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from ropewalk.protocol.broky.frames import Format
 from ropewalk.protocol.stream_keys import key_of
 
 UNREADABLE = "unreadable"
-"""The reason of a Gap in the place of a message that arrived and cannot be decoded: asking for it again would not help."""
+"""Reason of a Gap that replaces a message which cannot be decoded. It is not requested again."""
 
 
 class Message(Struct, frozen=True):
-    """One message. `stream`, `epoch` and `offset` are where it stands; a whisper or a transient one has no place ("", "", 0).
+    """One message. `stream`, `epoch` and `offset` are its position; a whisper or a transient message has none ("", "", 0).
 
-    `replayed` tells that it came in answer to a history request, not live.
+    `replayed`: it was part of the history, not live.
     """
 
     data: Any
@@ -27,15 +27,15 @@ class Message(Struct, frozen=True):
 
     @property
     def position(self) -> Position | None:
-        """What to keep in order to go on after this message later; None for a message without a position."""
+        """Store it to resume after this message later. None for a message without a position."""
         return Position(self.epoch, self.offset) if self.offset else None
 
 
 class BrokyMessage(Message, frozen=True, gc=False):
-    """A message that came over TCP: a Message, and what only Broky tells of it.
+    """A message over TCP, with the fields that only Broky has.
 
-    `data` is what was published if its format is JSON, else the bytes of `payload` themselves. Times are microseconds since
-    1970, 0 where there is none. `uid` is a KSUID of 20 bytes, or empty. `key_partition` is empty where it is the key.
+    `data` is decoded JSON if `format` is JSON, else it is `payload`. Times are microseconds since 1970, or 0. `uid` is a KSUID
+    of 20 bytes, or empty. `key_partition` is empty if it is the key.
     """
 
     payload: bytes = b""
@@ -52,11 +52,11 @@ class BrokyMessage(Message, frozen=True, gc=False):
 
 
 class Gap(Struct, frozen=True):
-    """Messages of a stream that will not come. The stream goes on after it: `resumes_at` is the next offset to expect.
+    """Messages that will not be delivered. The stream continues: `resumes_at` is the next expected offset.
 
-    `reason` is text: a value of `ropewalk.model.history.GapReason`, UNREADABLE, what the server said, or "" if it said nothing.
-    `known` is the last position that was seen. `epoch`, `resumes_at` and `tip` are where the stream stands now. All are None if
-    the gap gives no position: then go on from `known`.
+    `reason` is a value of `ropewalk.model.history.GapReason`, UNREADABLE, "disconnected", other text of the server, or "" if it
+    gave none. `known` is the last position that was seen. `epoch`, `resumes_at` and `tip` are the stream's present position.
+    All are None if the gap gives no position: then resume from `known`.
     """
 
     stream: str
@@ -68,18 +68,18 @@ class Gap(Struct, frozen=True):
 
     @property
     def missed(self) -> int | None:
-        """How many messages are lost; None when that cannot be known."""
+        """The number of lost messages, None if unknown."""
         if self.known is None or self.resumes_at is None or self.epoch != self.known.epoch:
             return None
         return max(0, self.resumes_at - 1 - self.known.offset)
 
 
 class KeptMessages(Struct, frozen=True):
-    """A page of what a stream keeps. `events` are its messages in their order; a Gap comes first where they do not follow the
-    position that was asked for, and one is in the place of a message that cannot be decoded.
+    """A page of a stream's history. `events` are its messages in order. A Gap comes first if they do not follow the requested
+    position, and replaces a message that cannot be decoded.
 
-    `position` is where the page ends, to read on from. If the server does not know the stream it is the position of the
-    request, or None without one. `oldest` is the first offset that is kept, `tip` the last one.
+    `position` is the end of the page: read on from there. If the server does not know the stream, it is the requested one or
+    None. `oldest` and `tip` are the first and last stored offsets.
     """
 
     events: "list[Event]"
@@ -89,12 +89,12 @@ class KeptMessages(Struct, frozen=True):
 
     @property
     def more(self) -> bool:
-        """Whether there is something behind this page."""
+        """Whether more messages follow this page."""
         return self.position is not None and self.position.offset < self.tip
 
 
 class PresentMember(Struct, frozen=True):
-    """One identity that is there, and what it says of itself."""
+    """A present identity with its own description."""
 
     id: str
     info: Any = None
@@ -108,9 +108,9 @@ class PresenceChange(Struct, frozen=True):
 
 
 class PresenceState(Struct, frozen=True):
-    """Who is there. `total` counts all members, also those that are not listed.
+    """The present members. `total` also counts members that are not listed.
 
-    `next` is the id after which a page of a long list goes on; the client follows it, so that a program finds it empty.
+    `next`: the id after which the next page starts. Empty for programs, because the client reads all pages.
     """
 
     total: int

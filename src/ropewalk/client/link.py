@@ -1,119 +1,103 @@
-"""One WebSocket to the server. Typed messages in, commands out; whatever the library raises becomes `Unreachable`."""
+"""A connection as the session uses it, and its keepalive: a connection that is silent for two ping intervals is cut."""
 
 import asyncio
-import os
-import socket
-
-from aiohttp import (
-    ClientError,
-    ClientSession,
-    ClientWebSocketResponse,
-    ClientWSTimeout,
-    WSMsgType,
-    WSServerHandshakeError,
-)
-from msgspec import Struct
+from collections.abc import Callable
+from typing import Protocol
 
 from ropewalk.client.errors import Unreachable
-from ropewalk.client.keepalive import Keepalive
-from ropewalk.client.unreached import unreached
-from ropewalk.protocol.client_commands import SUBPROTOCOL, ClientCommand, encode
-from ropewalk.protocol.handshake import POSITIONS_PARAM
-from ropewalk.protocol.server_messages import ServerMessage, decode
 
-CLOSE_TIMEOUT = 1.0
-"""Seconds to wait for the server's half of the closing handshake; nothing depends on it."""
+MAX_SILENT_CHECKS = 4
+"""Checks without received data, two per ping interval, until a connection counts as lost."""
 
 
-_REFUSALS = {
-    403: "refuses the origin of this connection; see --allowed_origins and --require_origin of the server",
-    503: "takes no more connections now",
-}
-_NO_CABLE = "is no WebSocket of a cable server"
+class ClientLink(Protocol):
+    """`received`: data has arrived since this was set to False. `writable`: `drain` would not wait."""
 
+    received: bool
 
-class DialOptions(Struct, frozen=True):
-    """Everything a new connection is made with."""
+    @property
+    def reading(self) -> bool: ...
+    @property
+    def writable(self) -> bool: ...
 
-    url: str
-    sid: str = ""
-    token: str = ""
-    token_param: str = "jid"
-    ping_interval: int | None = None
-    timeout: float = 10.0
+    def read(self, reading: bool) -> None:
+        """Start or stop reading."""
 
-    def params(self) -> dict[str, str]:
-        # Milliseconds, because the server's clock tells from when on a silent stream was followed.
-        # A server that ends spreads the return of its clients, if they take its word for when to come back.
-        wishes = {POSITIONS_PARAM: "1", "ptp": "ms", "reconnect_in": "1"}
-        return wishes | ({"pi": str(self.ping_interval)} if self.ping_interval else {})
+    def write(self, data: bytes) -> None:
+        """Never waits."""
 
-    def headers(self) -> dict[str, str]:
-        """In headers, not in the URL: proxies write URLs into their logs."""
-        headers = {"x-anycable-restore-sid": self.sid, f"x-{self.token_param}": self.token}
-        return {name: value for name, value in headers.items() if value}
+    async def drain(self) -> None:
+        """Wait until most written data is sent. May raise Unreachable if the connection is lost."""
 
+    async def run(self) -> None:
+        """Returns after `leave`. Raises Unreachable if the connection is lost."""
 
-class CableLink:
-    """After `lost` or an Unreachable there is nothing more to do with it but `close`."""
-
-    def __init__(self, socket: ClientWebSocketResponse, keepalive: Keepalive) -> None:
-        self._socket = socket
-        self._keepalive = keepalive
-
-    async def send(self, command: ClientCommand) -> None:
-        try:
-            await self._socket.send_frame(encode(command), WSMsgType.TEXT)
-        except (ClientError, OSError) as error:
-            raise Unreachable(f"the connection is gone: {error}") from error
-
-    async def receive(self) -> ServerMessage:
-        """The next message. Raises Unreachable when the link is gone or silent for too long."""
-        try:
-            frame = await self._socket.receive(self._keepalive.timeout)
-        except TimeoutError:
-            raise Unreachable(f"the server was silent for {self._keepalive.timeout:g} seconds") from None
-        if frame.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
-            raise Unreachable(f"the server closed the connection (code {self._socket.close_code})")
-        message = decode(frame.data)
-        self._keepalive.heard(message)
-        return message
+    def leave(self) -> None:
+        """Receive nothing more."""
 
     async def close(self) -> None:
-        await self._socket.close()
+        """Send what was written, within a limited time."""
 
     def cut(self) -> None:
-        """Break the connection without a word, as a failing network would."""
-        connected: socket.socket = self._socket.get_extra_info("socket")
-        # A duplicate, because event loops only lend the socket out.
-        with socket.socket(fileno=os.dup(connected.fileno())) as duplicate:
-            duplicate.shutdown(socket.SHUT_RDWR)
+        """Abort, like a network failure."""
 
 
-async def dial(http: ClientSession, call: DialOptions) -> CableLink:
-    """Raises Unreachable."""
-    try:
-        async with asyncio.timeout(call.timeout):
-            connected = await _upgrade(http, call)
-    except WSServerHandshakeError as error:
-        raise Unreachable(f"{call.url} {_REFUSALS.get(error.status, _NO_CABLE)} (HTTP {error.status})") from error
-    except TimeoutError:
-        raise Unreachable(f"{call.url} did not answer within {call.timeout:g} seconds") from None
-    except (ClientError, OSError) as error:
-        raise unreached(call.url, error) from error
-    if connected.protocol != SUBPROTOCOL:
-        await connected.close()
-        raise Unreachable(f"{call.url} does not speak {SUBPROTOCOL}")
-    return CableLink(connected, Keepalive(call.ping_interval))
+class Dialer(Protocol):
+    @property
+    def url(self) -> str: ...
+    @property
+    def hint(self) -> str:
+        """What to try if the server closes the connection before its welcome."""
+
+    async def dial(self, receive: Callable[[bytes], None], sid: str, token: str) -> ClientLink:
+        """`receive` gets all data. Raises Unreachable."""
 
 
-async def _upgrade(http: ClientSession, call: DialOptions) -> ClientWebSocketResponse:
-    return await http.ws_connect(
-        call.url,
-        params=call.params(),
-        headers=call.headers(),
-        protocols=(SUBPROTOCOL,),
-        # The server bounds what it sends.
-        max_msg_size=0,
-        timeout=ClientWSTimeout(ws_close=CLOSE_TIMEOUT),
-    )
+class Keepalive:
+    """Watches one connection until `stop`.
+
+    Args:
+        link: The connection.
+        interval: Seconds between two pings. None: learned from the server's pings.
+        ping: Sends a ping to a silent server, if pings are the client's duty.
+        lost: Called with the reason before the connection is cut.
+    """
+
+    def __init__(
+        self, link: ClientLink, interval: float | None, ping: Callable[[], None] | None, lost: Callable[[Unreachable], None]
+    ) -> None:
+        self._link = link
+        self.interval = interval or 0.0
+        self._ping = ping
+        self._lost = lost
+        self._last_ping = 0.0
+        self._silent = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        if self.interval and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self.interval / 2, self.check)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def pinged(self, timestamp: float) -> None:
+        """The server's timestamps count, not the time of arrival: a slow reader must not extend the interval."""
+        if self._last_ping:
+            self.interval = max(self.interval, timestamp - self._last_ping)
+            self.start()
+        self._last_ping = timestamp
+
+    def check(self) -> None:
+        link = self._link
+        self._silent = 0 if link.received or not link.reading else self._silent + 1
+        link.received = False
+        if self._silent >= MAX_SILENT_CHECKS:
+            self._lost(Unreachable(f"the server was silent for {2 * self.interval:g} seconds"))
+            link.cut()
+            return
+        if self._silent and self._ping is not None:
+            self._ping()
+        self._timer = None
+        self.start()

@@ -1,39 +1,109 @@
-"""Pushing over TCP. What got no answer is sent again under the same uids, so that a retry never doubles it.
+"""Pushing over TCP. A push without an answer is sent again under the same uids, so that it is registered once.
 
-Pushes do not wait for each other: as many are under way as the server allows, and their answers are told by their refs.
+Pushes do not wait for each other: as many are unanswered as the server allows.
 """
 
 import random
 import secrets
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Self
 
+import msgspec
+
 from ropewalk.client.addresses import tcp_address
-from ropewalk.client.attempts import ATTEMPTS
-from ropewalk.client.broky_options import BrokyOptions
-from ropewalk.client.broky_session import BrokySession
-from ropewalk.client.stream_argument import key_given
-from ropewalk.client.trust import trust
+from ropewalk.client.broky import BrokyClientCodec
+from ropewalk.client.connection import SessionOptions
+from ropewalk.client.errors import OVER_HTTP, NotSupported, PublicationRefused
+from ropewalk.client.identifiers import parse_key
+from ropewalk.client.publish_request import ATTEMPTS, Draft
+from ropewalk.client.session import ReconnectingSession
+from ropewalk.client.tcp import TcpDialer
+from ropewalk.client.tls import tls_context
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.messages import KSUID_LENGTH, Position
+from ropewalk.model.messages import KSUID_LENGTH, Position, Receipt
 from ropewalk.protocol.broky.frames import Format
 from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_of, ksuid_text, new_ksuid
 from ropewalk.protocol.broky.runs import encode_run, run_of
 
 _NO_PAYLOADS = (
-    "a push takes bytes, or a sequence of bytes, and not {}; text.encode() makes bytes of text, publish takes the rest"
+    "payloads must be bytes or a sequence of bytes, not {}; text.encode() makes bytes of text, and publish takes other values"
 )
 
 _LAST_TIME = 2**64 - 1
 
 
-class Pusher:
+class PushMethods(ABC):
+    """`push`, `send` and `flush` over a TCP session."""
+
+    @abstractmethod
+    def _push_session(self) -> ReconnectingSession:
+        """Raises NotSupported if there is none."""
+
+    async def push(
+        self,
+        key: str | bytes,
+        payloads: bytes | Sequence[bytes],
+        *,
+        format: Format = Format.BYTES,
+        key_partition: str | bytes = b"",
+        uids: Sequence[bytes | str] = (),
+        ts_producer: Sequence[int] = (),
+    ) -> Position:
+        """Over TCP only: all of these messages of one key, or none. Returns the position of the first; the others follow it.
+
+        Args:
+            uids: KSUIDs, one per message, as 20 bytes or text; generated if omitted.
+            ts_producer: Your times, one per message, in microseconds since 1970.
+
+        Raises UserMistake for invalid arguments, and PublishError; after PublishUnavailable, pushing again with the same
+        uids is safe.
+        """
+        session = self._push_session()
+        ref = session.next_ref()
+        return await session.push(ref, push_frame(ref, key, payloads, format, key_partition, uids or None, ts_producer))
+
+    async def send(
+        self,
+        key: str | bytes,
+        payloads: bytes | Sequence[bytes],
+        *,
+        format: Format = Format.BYTES,
+        key_partition: str | bytes = b"",
+        uids: Sequence[bytes | str] = (),
+        ts_producer: Sequence[int] = (),
+    ) -> None:
+        """Over TCP only: a push without an answer: rejected messages, and messages lost with a connection, are not reported.
+        Waits only while the network is congested. Raises PublishError if there is no connection."""
+        session = self._push_session()
+        await session.send(push_frame(0, key, payloads, format, key_partition, uids, ts_producer))
+
+    async def flush(self) -> None:
+        """Over TCP only: wait until the server has handled everything that was sent. Raises Unreachable if the connection was
+        lost before."""
+        await self._push_session().flush()
+
+    async def _push_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """All of them in this order, or none: they must be of one stream."""
+        stream, partition = _common_stream(drafts)
+        payloads = [msgspec.json.encode(draft.data) for draft in drafts]
+        uids = [draft.uid for draft in drafts if draft.uid]
+        if uids and len(uids) != len(drafts):
+            raise UserMistake("give a uid to all publications of a batch, or to none")
+        first = await self.push(stream, payloads, format=Format.JSON, key_partition=partition, uids=uids)
+        offsets = range(first.offset, first.offset + len(payloads)) if first.offset else [0] * len(payloads)
+        return [Receipt(stream, first.epoch, offset) for offset in offsets]
+
+
+class Pusher(PushMethods):
     """Use it as `async with Pusher("tcp://host:port", key) as pusher`. It connects with the first push, and again when needed.
 
-    `key` is the key for publishing. `timeout` bounds an attempt, in seconds.
+    Args:
+        key: The key for publishing.
+        timeout: Seconds of one attempt.
     """
 
     def __init__(
@@ -48,52 +118,20 @@ class Pusher:
         timeout: float = 10.0,
     ) -> None:
         address = tcp_address(url)
-        tls = (trust(ca_file) or ssl.create_default_context()) if address.secure else None
-        options = BrokyOptions(1, timeout, None, timeout / 2, attempts, backoff or Backoff(), chance, on_demand=True)
-        self._session = BrokySession(address, key or "", tls, options)
+        tls = (tls_context(ca_file) or ssl.create_default_context()) if address.secure else None
+        options = SessionOptions(
+            backoff or Backoff(), chance, time.time, 1, timeout, None, timeout / 2, attempts, on_demand=True
+        )
+        self.session = ReconnectingSession(TcpDialer(address, tls, timeout), BrokyClientCodec(), options, key or "")
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
+        await self.session.close()
 
-    async def push(
-        self,
-        key: str | bytes,
-        payloads: bytes | Sequence[bytes],
-        *,
-        format: Format = Format.BYTES,
-        key_partition: str | bytes = b"",
-        uids: Sequence[bytes | str] = (),
-        ts_producer: Sequence[int] = (),
-    ) -> Position:
-        """All of these messages of one key, or none. Returns the position of the first, after which the others follow.
-
-        `uids` are KSUIDs, one for each, of 20 bytes or as text; without them it makes some up. `ts_producer` are times of
-        yours, one for each, in microseconds since 1970. Raises UserMistake for what these cannot be, and PublishError; after
-        PublishUnavailable, pushing again with the same uids is safe.
-        """
-        ref = self._session.next_ref()
-        return await self._session.push(ref, push_frame(ref, key, payloads, format, key_partition, uids or None, ts_producer))
-
-    async def send(
-        self,
-        key: str | bytes,
-        payloads: bytes | Sequence[bytes],
-        *,
-        format: Format = Format.BYTES,
-        key_partition: str | bytes = b"",
-        uids: Sequence[bytes | str] = (),
-        ts_producer: Sequence[int] = (),
-    ) -> None:
-        """The same without an answer: what is refused, or lost with a connection, is not told. It waits only where the network
-        takes no more. Raises PublishError if there is no connection."""
-        await self._session.send(push_frame(0, key, payloads, format, key_partition, uids, ts_producer))
-
-    async def flush(self) -> None:
-        """Until the server has handled everything that was sent. Raises Unreachable if the connection was lost before."""
-        await self._session.flush()
+    def _push_session(self) -> ReconnectingSession:
+        return self.session
 
 
 def push_frame(
@@ -105,19 +143,19 @@ def push_frame(
     uids: Sequence[bytes | str] | None,
     ts_producer: Sequence[int],
 ) -> bytes:
-    """Without uids where they are empty, and with new ones where they are None. Raises UserMistake and ValueError for
-    what would end the connection, and TypeError for payloads that are no bytes."""
+    """Without uids if they are empty, with new ones if they are None. Raises UserMistake, ValueError or TypeError for arguments
+    that make the server close the connection."""
     messages = (payloads,) if isinstance(payloads, bytes) else payloads
     if not isinstance(messages, Sequence):
         raise TypeError(_NO_PAYLOADS.format(type(messages).__name__))
     count = len(messages)
     if not count:
-        raise ValueError("a push has at least one message")
+        raise ValueError("a push needs at least one message")
     if not isinstance(format, Format):
-        raise UserMistake(f"format is Format.BYTES or Format.JSON, and not {format!r}")
-    uid = _new_uids(count) if uids is None else b"".join([_ksuid(each) for each in _for_each("uids", uids, count)])
-    times = tuple([_time(each) for each in _for_each("ts_producer", ts_producer, count)])
-    name, partition = key_given(key), key_given(key_partition)
+        raise UserMistake(f"format must be Format.BYTES or Format.JSON, not {format!r}")
+    uid = _new_uids(count) if uids is None else b"".join([_ksuid(each) for each in _per_message("uids", uids, count)])
+    times = tuple([_time(each) for each in _per_message("ts_producer", ts_producer, count)])
+    name, partition = parse_key(key), parse_key(key_partition)
     try:
         run = run_of(name, messages, ref, format, partition, uid, times)
     except TypeError:
@@ -128,12 +166,12 @@ def push_frame(
 
 
 def new_uid() -> str:
-    """For a publication over TCP, which is safe to send again under it: a new KSUID as text."""
+    """A new KSUID as text: publications over TCP are safe to send again under it."""
     return ksuid_text(new_ksuid(time.time()))
 
 
 def _ksuid(uid: object) -> bytes:
-    """Of its bytes, or its text. Raises UserMistake for what is no KSUID."""
+    """Bytes of a KSUID in either form. Raises UserMistake."""
     if isinstance(uid, bytes) and len(uid) == KSUID_BYTES:
         return uid
     why = f"it has {KSUID_BYTES} bytes, or {KSUID_LENGTH} characters as text"
@@ -142,27 +180,43 @@ def _ksuid(uid: object) -> bytes:
             return ksuid_of(uid)
         except ValueError as error:
             why = str(error)
-    raise UserMistake(f"over TCP each of the uids is a KSUID, and {uid!r} is none: {why}; ropewalk.client.new_uid() makes one")
+    raise UserMistake(f"uids over TCP must be KSUIDs, and {uid!r} is not one: {why}; ropewalk.client.new_uid() makes one")
 
 
 def _time(value: object) -> int:
     if not isinstance(value, int) or not 0 <= value <= _LAST_TIME:
-        raise UserMistake(f"ts_producer has whole numbers, which are microseconds since 1970, and not {value!r}")
+        raise UserMistake(f"ts_producer must be whole microseconds since 1970, not {value!r}")
     return value
 
 
-def _for_each(argument: str, values: object, count: int) -> Sequence[object]:
+def _per_message(argument: str, values: object, count: int) -> Sequence[object]:
     if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
-        raise UserMistake(f"{argument} is a list with one for each message, and not {type(values).__name__}")
+        raise UserMistake(f"{argument} must be a list with one entry per message, not {type(values).__name__}")
     if len(values) not in (0, count):
-        raise UserMistake(f"{argument} has one for each message, or none: here are {len(values)} for {count}")
+        raise UserMistake(f"{argument} must have one entry per message: got {len(values)} for {count}")
     return values
 
 
 def _new_uids(count: int) -> bytes:
-    """Of one moment, and with one question to the system for their chance."""
+    """Of the same time, with one system call for their random parts."""
     if count == 1:
         return new_ksuid(time.time())
-    chance = secrets.token_bytes(16 * count)
+    random_bytes = secrets.token_bytes(16 * count)
     moment = new_ksuid(time.time(), lambda _: b"")
-    return b"".join([moment + chance[at : at + 16] for at in range(0, len(chance), 16)])
+    return b"".join([moment + random_bytes[at : at + 16] for at in range(0, len(random_bytes), 16)])
+
+
+def _common_stream(drafts: Sequence[Draft]) -> tuple[str, str]:
+    """The stream and the partition key of a batch. Raises NotSupported, and PublicationRefused like the server over HTTP."""
+    for draft in drafts:
+        if draft.transient or draft.exclude_socket or draft.broadcast_type:
+            raise NotSupported("a publication that is transient, excludes a socket or has a type", OVER_HTTP)
+    if len({(draft.stream, draft.partition_key) for draft in drafts}) != 1:
+        raise NotSupported("a batch for several streams, or for none,", OVER_HTTP)
+    stream, partition = drafts[0].stream, drafts[0].partition_key
+    try:
+        for name in (stream, partition):
+            parse_key(name)
+    except UserMistake as error:
+        raise PublicationRefused(str(error)) from error
+    return stream, partition

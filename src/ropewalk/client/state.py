@@ -1,14 +1,15 @@
-"""The client's session as a pure state: what to do on each message of the server and each wish of the program.
-
-No I/O, no clock of its own: the shell passes messages and the time in, and carries out the effects that come back.
+"""The client's session as a pure state: its effects for each reply of the server and each request of the program. No I/O and
+no clock: the session passes replies and the time in, and executes the effects.
 """
 
+from ropewalk.client.calls import CallAnswer, TcpCalls
 from ropewalk.client.effects import Confirmed, Effect, End, PresenceResult, Redial, Send, SubscriptionDenied, Yield
 from ropewalk.client.errors import disconnected
-from ropewalk.client.events import Gap, Message, PresenceChange, PresenceState, PresentMember
+from ropewalk.client.events import Event, PresenceChange, PresenceState, PresentMember
+from ropewalk.client.messages import DeliveredMessages, SubscriptionSuperseded
 from ropewalk.client.payloads import decode_payload
 from ropewalk.client.track import Track
-from ropewalk.model.closing import TOKEN_EXPIRED
+from ropewalk.model.closing import TOKEN_EXPIRED, UNAUTHORIZED
 from ropewalk.model.commands import History, Join, Leave, Pong, Presence, Subscribe, Unsubscribe
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Position
@@ -30,20 +31,34 @@ from ropewalk.protocol.server_messages import (
     Welcome,
 )
 
-LONGEST_PAUSE = 300.0
-"""Seconds that a server may ask us to stay away."""
+MAX_PAUSE_SECONDS = 300.0
+"""Upper limit for the reconnect delay that a server requests."""
 
-CLOCK_DOUBT = 5.0
-"""Seconds by which the server's clock may differ from ours before its first ping has told. Asking for too much is harmless."""
+MAX_CLOCK_SKEW = 5.0
+"""Assumed difference to the server's clock in seconds before its first ping. Requesting too much history is harmless."""
+
+ServerReply = ServerMessage | DeliveredMessages | SubscriptionSuperseded | CallAnswer
+"""What a codec decodes. Replies in `CallAnswer` are sent over TCP only."""
+
+
+_About = (
+    SubscriptionConfirmed
+    | SubscriptionRefused
+    | SubscriptionSuperseded
+    | HistoryConfirmed
+    | HistoryRejected
+    | PresenceChanged
+    | PresenceListed
+    | PresenceFailed
+)
 
 
 class _Subscription:
-    """`accepted`: the server said yes once; `live`: it did so on this connection. `queries`: after which id each asks."""
+    """`accepted`: the server has confirmed it once; `live`: it did on this connection. `queries`: the start ids of pages."""
 
-    def __init__(self, identifier: str, track: Track, wants_history: bool, started: float) -> None:
+    def __init__(self, identifier: str, track: Track, started: float) -> None:
         self.identifier = identifier
         self.track = track
-        self.wants_history = wants_history
         self.started = started
         self.accepted = False
         self.live = False
@@ -52,24 +67,26 @@ class _Subscription:
 
 
 class ClientState:
-    """One session over all its connections. `sid` is what the next connection offers for a restore."""
+    """One session over all its connections. `sid` is the session to restore on the next connection.
 
-    def __init__(self) -> None:
+    Args:
+        refreshes_unauthorized: Also get a new token if the server reports "unauthorized".
+    """
+
+    def __init__(self, refreshes_unauthorized: bool = False) -> None:
         self.sid = ""
         self.welcomed = False
+        self.calls = TcpCalls()
         self._subscriptions: dict[str, _Subscription] = {}
         self._skew: float | None = None
         self._may_refresh = True
+        self._refreshable = {TOKEN_EXPIRED.reason} | ({UNAUTHORIZED.reason} if refreshes_unauthorized else set())
 
-    # --- what the program wants ---
+    # --- requests of the program ---
 
-    def subscribe(
-        self, identifier: str, now: float, since: float | None = None, positions: dict[str, Position] | None = None
-    ) -> list[Effect]:
-        wants_history = since is not None or bool(positions)
-        subscription = _Subscription(identifier, Track(since, positions), wants_history, now)
-        self._subscriptions[identifier] = subscription
-        return [self._subscribing(subscription)] if self.welcomed else []
+    def subscribe(self, identifier: str, track: Track, now: float) -> list[Effect]:
+        subscription = self._subscriptions[identifier] = _Subscription(identifier, track, now)
+        return [self._subscribe(subscription)] if self.welcomed else []
 
     def unsubscribe(self, identifier: str) -> list[Effect]:
         known = self._subscriptions.pop(identifier, None)
@@ -90,59 +107,59 @@ class ClientState:
         subscription.queries.append(after)
         return [Send(Presence(identifier, after=after))] if subscription.live else []
 
-    # --- what happens on the link ---
+    # --- events of the connection ---
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """The connection is lost."""
         self.welcomed = False
+        self.calls.lost()
         for subscription in self._subscriptions.values():
             subscription.live = False
             subscription.track.lost()
 
-    def receive(self, message: ServerMessage, now: float) -> list[Effect]:
-        match message:
+    def receive(self, reply: ServerReply, now: float) -> list[Effect]:
+        if isinstance(reply, Data):
+            reply = DeliveredMessages(reply.identifier, reply.stream, reply.epoch, reply.offset, 1, reply)
+        if isinstance(reply, DeliveredMessages):  # nearly all replies
+            subscription = self._subscriptions.get(reply.identifier)
+            if subscription is None or (reply.offset and subscription.track.asked and not subscription.live):
+                # For an earlier subscription of the same name, or ahead of the confirmation: the history contains it.
+                return []
+            events = subscription.track.accept(reply)
+            return [Yield(reply.identifier, events)] if events else []
+        if isinstance(reply, CallAnswer):
+            return self.calls.receive(reply)
+        match reply:
             case Welcome():
-                return self._welcome(message)
+                return self._welcome(reply)
             case Goodbye(reason, reconnect, reconnect_in):
                 return self._goodbye(reason, reconnect, reconnect_in)
             case ServerPing(timestamp):
-                # The ping was under way for a while, so this never puts the server's clock ahead of the truth.
+                # Without the ping's travel time, so that the estimate is never ahead of the server's clock.
                 self._skew = timestamp - now if timestamp else self._skew
                 return [Send(Pong())]
             case ServerPong() | UnknownMessage():
                 return []
             case _:
-                subscription = self._subscriptions.get(message.identifier)
-                return self._about(subscription, message, now) if subscription else []
+                subscription = self._subscriptions.get(reply.identifier)
+                return self._receive(subscription, reply, now) if subscription else []
 
-    def _about(
-        self,
-        subscription: _Subscription,
-        message: Data
-        | SubscriptionConfirmed
-        | SubscriptionRefused
-        | HistoryConfirmed
-        | HistoryRejected
-        | PresenceChanged
-        | PresenceListed
-        | PresenceFailed,
-        now: float,
-    ) -> list[Effect]:
-        match message:
-            case Data():
-                return self._data(subscription, message)
+    def _receive(self, subscription: _Subscription, reply: _About, now: float) -> list[Effect]:
+        match reply:
             case SubscriptionConfirmed(_, tips):
-                subscription.track.began(tips)
-                return self._confirm(subscription)
-            case SubscriptionRefused(identifier):
+                events = subscription.track.began(tips)
+                return [*self._confirm(subscription), *self._yield(subscription, events)]
+            case SubscriptionRefused(identifier, reason):
                 del self._subscriptions[identifier]
-                return [SubscriptionDenied(identifier)]
+                return [SubscriptionDenied(identifier, reason)]
+            case SubscriptionSuperseded():
+                return [self._subscribe(subscription)]
             case HistoryConfirmed(_, tips):
                 return self._history_confirmed(subscription, tips)
             case HistoryRejected():
-                return self._history_rejected(subscription, message, now)
+                return self._history_rejected(subscription, reply, now)
             case PresenceChanged(identifier, joined, member):
-                return [Yield(identifier, PresenceChange(joined, _present(member)))]
+                return [Yield(identifier, [PresenceChange(joined, _present(member))])]
             case PresenceListed(_, total, members, following):
                 return self._answer(subscription, PresenceState(total, tuple(map(_present, members)), following))
             case PresenceFailed():
@@ -156,27 +173,28 @@ class ClientState:
         effects: list[Effect] = [Send(Unsubscribe(name)) for name in sorted(restored - self._subscriptions.keys())]
         for subscription in self._subscriptions.values():
             if subscription.identifier in restored:
-                effects += self._resuming(subscription)
+                effects += self._resume(subscription)
             else:
-                effects.append(self._subscribing(subscription))
+                effects.append(self._subscribe(subscription))
         return effects
 
     def _goodbye(self, reason: str, reconnect: bool, reconnect_in: int | None) -> list[Effect]:
         if reconnect:
-            return [Redial(after=None if reconnect_in is None else min(max(reconnect_in, 0) / 1000, LONGEST_PAUSE))]
-        if reason == TOKEN_EXPIRED.reason and self._may_refresh:
+            after = None if reconnect_in is None else min(max(reconnect_in, 0) / 1000, MAX_PAUSE_SECONDS)
+            return [Redial(after=after, reason=reason)]
+        if reason in self._refreshable and self._may_refresh:
             self._may_refresh = False
-            self.sid = ""  # the old session keeps the old token's end, and would be refused again
-            return [Redial(new_token=True)]
+            self.sid = ""  # the old session expires with its token, and would be rejected again
+            return [Redial(new_token=True, reason=reason)]
         return [End(disconnected(reason))]
 
-    def _subscribing(self, subscription: _Subscription) -> Send:
-        resumes = subscription.accepted or subscription.wants_history
+    def _subscribe(self, subscription: _Subscription) -> Send:
+        resumes = subscription.accepted or subscription.track.wants_history
         return Send(Subscribe(subscription.identifier, self._request(subscription) if resumes else None))
 
-    def _resuming(self, subscription: _Subscription) -> list[Effect]:
-        ask = Send(History(subscription.identifier, self._request(subscription)))
-        return [ask, *self._confirm(subscription)]
+    def _resume(self, subscription: _Subscription) -> list[Effect]:
+        request = Send(History(subscription.identifier, self._request(subscription)))
+        return [request, *self._confirm(subscription)]
 
     def _confirm(self, subscription: _Subscription) -> list[Effect]:
         if subscription.live:
@@ -188,17 +206,11 @@ class ClientState:
         return effects + [Send(Presence(subscription.identifier, after=after)) for after in subscription.queries]
 
     def _request(self, subscription: _Subscription) -> HistoryRequest:
-        # A stream that was silent so far has no position: what came since the subscription began is what was missed.
+        # A stream without messages so far has no position: request everything since the subscription began.
         return subscription.track.request(self._server_time(subscription.started) if subscription.accepted else None)
 
-    def _data(self, subscription: _Subscription, data: Data) -> list[Effect]:
-        if data.offset and subscription.track.asked and not subscription.live:
-            # It belongs to an earlier subscription of the same name, or overtook the confirmation: the history brings it.
-            return []
-        return self._yield(subscription, subscription.track.accept(data))
-
     def _server_time(self, moment: float) -> float:
-        return moment - CLOCK_DOUBT if self._skew is None else moment + self._skew
+        return moment - MAX_CLOCK_SKEW if self._skew is None else moment + self._skew
 
     def _history_rejected(self, subscription: _Subscription, rejection: HistoryRejected, now: float) -> list[Effect]:
         if not rejection.streams:
@@ -215,8 +227,8 @@ class ClientState:
         del subscription.queries[:1]
         return [PresenceResult(subscription.identifier, presence)]
 
-    def _yield(self, subscription: _Subscription, events: list[Message | Gap]) -> list[Effect]:
-        return [Yield(subscription.identifier, event) for event in events]
+    def _yield(self, subscription: _Subscription, events: list[Event]) -> list[Effect]:
+        return [Yield(subscription.identifier, events)] if events else []
 
 
 def _present(member: Member) -> PresentMember:
@@ -224,7 +236,7 @@ def _present(member: Member) -> PresentMember:
 
 
 def _info(text: bytes) -> object:
-    """None for what cannot be read: that a member is there counts more than what it says of itself."""
+    """None if it cannot be decoded: the member is still listed."""
     try:
         return decode_payload(text) if text else None
     except ValueError:

@@ -49,7 +49,10 @@ class SubscriptionConfirmed(Struct, frozen=True):
 
 
 class SubscriptionRefused(Struct, frozen=True):
+    """`reason`: text from servers over TCP."""
+
     identifier: str
+    reason: str = ""
 
 
 class HistoryConfirmed(Struct, frozen=True):

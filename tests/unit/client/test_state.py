@@ -5,7 +5,8 @@ import pytest
 from ropewalk.client.effects import Confirmed, End, PresenceResult, Redial, Send, SubscriptionDenied, Yield
 from ropewalk.client.errors import Disconnected, TokenExpired, Unauthorized
 from ropewalk.client.events import Gap, Message, PresenceChange, PresenceState, PresentMember
-from ropewalk.client.state import CLOCK_DOUBT, ClientState
+from ropewalk.client.state import MAX_CLOCK_SKEW, ClientState
+from ropewalk.client.track import Track
 from ropewalk.model.commands import History, Join, Leave, Pong, Presence, Subscribe, Unsubscribe
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Position
@@ -33,7 +34,7 @@ def live_state(since: float | None = None) -> ClientState:
     """Returns a state with a confirmed subscription to `i` at time NOW."""
     state = ClientState()
     state.receive(Welcome("s1"), NOW)
-    state.subscribe("i", NOW, since)
+    state.subscribe("i", Track(since), NOW)
     state.receive(SubscriptionConfirmed("i"), NOW)
     return state
 
@@ -46,21 +47,21 @@ def reconnect(state: ClientState, *restored: str) -> list[object]:
 class TestSubscribe:
     def test_waits_for_the_welcome(self) -> None:
         state = ClientState()
-        assert state.subscribe("i", NOW) == []
+        assert state.subscribe("i", Track(), NOW) == []
         assert state.receive(Welcome("s1"), NOW) == [Send(Subscribe("i"))]
         assert state.receive(SubscriptionConfirmed("i"), NOW) == [Confirmed("i")]
 
     def test_requests_history_only_on_demand(self) -> None:
         state = ClientState()
         state.receive(Welcome("s1"), NOW)
-        assert state.subscribe("i", NOW) == [Send(Subscribe("i"))]
-        assert state.subscribe("j", NOW, since=5.0) == [Send(Subscribe("j", HistoryRequest(5.0)))]
+        assert state.subscribe("i", Track(), NOW) == [Send(Subscribe("i"))]
+        assert state.subscribe("j", Track(5.0), NOW) == [Send(Subscribe("j", HistoryRequest(5.0)))]
         position = {"a": Position("e", 3)}
-        assert state.subscribe("k", NOW, positions=position) == [Send(Subscribe("k", HistoryRequest(None, position)))]
+        assert state.subscribe("k", Track(None, position), NOW) == [Send(Subscribe("k", HistoryRequest(None, position)))]
 
     def test_rejected_subscription_is_forgotten(self) -> None:
         state = ClientState()
-        state.subscribe("i", NOW)
+        state.subscribe("i", Track(), NOW)
         state.receive(Welcome("s1"), NOW)
         assert state.receive(SubscriptionRefused("i"), NOW) == [SubscriptionDenied("i")]
         assert state.receive(Data("i", b"1", "a", "e", 1), NOW) == []
@@ -69,10 +70,10 @@ class TestSubscribe:
     def test_late_messages_of_the_previous_subscription_are_ignored(self) -> None:
         state = live_state()
         state.unsubscribe("i")
-        state.subscribe("i", NOW, positions={"a": Position("e", 1)})
+        state.subscribe("i", Track(None, {"a": Position("e", 1)}), NOW)
         assert state.receive(Data("i", b"9", "a", "e", 9), NOW) == []
         state.receive(SubscriptionConfirmed("i"), NOW)
-        assert state.receive(Data("i", b"2", "a", "e", 2), NOW) == [Yield("i", Message(2, "a", "e", 2, "", True))]
+        assert state.receive(Data("i", b"2", "a", "e", 2), NOW) == [Yield("i", [Message(2, "a", "e", 2, "", True)])]
 
     def test_second_confirmation_is_ignored(self) -> None:
         assert live_state().receive(SubscriptionConfirmed("i"), NOW) == []
@@ -103,7 +104,7 @@ class TestReconnect:
 
     def test_missing_subscription_is_repeated(self) -> None:
         state = live_state()
-        state.subscribe("j", NOW)
+        state.subscribe("j", Track(), NOW)
         assert reconnect(state, "i")[-1] == Send(Subscribe("j"))
 
     def test_unsubscribe_while_disconnected_is_sent(self) -> None:
@@ -118,7 +119,7 @@ class TestReconnect:
         assert reconnect(state, "i")[0] == Send(History("i", HistoryRequest(NOW + 500)))
 
     def test_history_starts_earlier_before_the_first_ping(self) -> None:
-        assert reconnect(live_state(), "i")[0] == Send(History("i", HistoryRequest(NOW - CLOCK_DOUBT)))
+        assert reconnect(live_state(), "i")[0] == Send(History("i", HistoryRequest(NOW - MAX_CLOCK_SKEW)))
 
     def test_history_starts_at_the_requested_time(self) -> None:
         assert reconnect(live_state(since=5.0), "i")[0] == Send(History("i", HistoryRequest(5.0)))
@@ -146,10 +147,10 @@ class TestHistory:
         state.receive(Data("i", b"1", "a", "e", 1), NOW)
         reconnect(state, "i")
         rejection = HistoryRejected("i", "trimmed", {"a": StreamGap("trimmed", "e", 4, 4)})
-        assert state.receive(rejection, NOW) == [Yield("i", Gap("a", "trimmed", Position("e", 1), "e", 4, 4))]
-        assert state.receive(Data("i", b"4", "a", "e", 4), NOW) == [Yield("i", Message(4, "a", "e", 4, replayed=True))]
+        assert state.receive(rejection, NOW) == [Yield("i", [Gap("a", "trimmed", Position("e", 1), "e", 4, 4)])]
+        assert state.receive(Data("i", b"4", "a", "e", 4), NOW) == [Yield("i", [Message(4, "a", "e", 4, replayed=True)])]
         assert state.receive(HistoryConfirmed("i"), NOW) == []
-        assert state.receive(Data("i", b"5", "a", "e", 5), NOW) == [Yield("i", Message(5, "a", "e", 5))]
+        assert state.receive(Data("i", b"5", "a", "e", 5), NOW) == [Yield("i", [Message(5, "a", "e", 5)])]
 
     def test_partial_answer_is_followed_by_another_request(self) -> None:
         state = live_state()
@@ -162,14 +163,14 @@ class TestHistory:
 
     def test_dropped_messages_are_not_requested(self) -> None:
         rejection = HistoryRejected("i", "dropped", {"a": StreamGap("dropped", "e", 4, 4)})
-        assert live_state().receive(rejection, NOW) == [Yield("i", Gap("a", "dropped"))]
+        assert live_state().receive(rejection, NOW) == [Yield("i", [Gap("a", "dropped")])]
 
 
 class TestPresence:
     def test_waits_for_the_confirmation(self) -> None:
         state = ClientState()
         state.receive(Welcome("s1"), NOW)
-        state.subscribe("i", NOW)
+        state.subscribe("i", Track(), NOW)
         assert state.join("i", Member("me")) == state.query("i") == []
         confirmed = state.receive(SubscriptionConfirmed("i"), NOW)
         assert confirmed == [Confirmed("i"), Send(Join("i", Member("me"))), Send(Presence("i"))]
@@ -194,7 +195,7 @@ class TestPresence:
         assert state.receive(listed, NOW) == [PresenceResult("i", PresenceState(2, members))]
         assert state.receive(PresenceFailed("i"), NOW) == [PresenceResult("i", None)]
         changed = PresenceChanged("i", False, Member("b"))
-        assert state.receive(changed, NOW) == [Yield("i", PresenceChange(False, PresentMember("b")))]
+        assert state.receive(changed, NOW) == [Yield("i", [PresenceChange(False, PresentMember("b"))])]
 
     def test_query_of_a_later_page_is_repeated_after_a_reconnect(self) -> None:
         state = live_state()
@@ -213,13 +214,15 @@ class TestPresence:
 
 class TestGoodbye:
     def test_with_reconnect_allowed_redials(self) -> None:
-        assert live_state().receive(Goodbye("server_restart", True), NOW) == [Redial()]
+        assert live_state().receive(Goodbye("server_restart", True), NOW) == [Redial(reason="server_restart")]
 
     def test_delay_of_the_server_is_kept_within_limits(self, subtests: pytest.Subtests) -> None:
         cases: list[tuple[int, float]] = [(0, 0.0), (1500, 1.5), (-5, 0.0), (10**12, 300.0)]
         for given, delay in cases:
             with subtests.test(given=given):
-                assert live_state().receive(Goodbye("server_restart", True, given), NOW) == [Redial(after=delay)]
+                assert live_state().receive(Goodbye("server_restart", True, given), NOW) == [
+                    Redial(after=delay, reason="server_restart")
+                ]
 
     def test_permanent_goodbye_ends_with_its_reason(self, subtests: pytest.Subtests) -> None:
         cases: list[tuple[str, type[Disconnected]]] = [("unauthorized", Unauthorized), ("remote", Disconnected)]
@@ -234,18 +237,25 @@ class TestGoodbye:
 
     def test_expired_token_is_refreshed_once_for_a_new_session(self) -> None:
         state = live_state()
-        assert state.receive(Goodbye("token_expired", False), NOW) == [Redial(new_token=True)]
+        assert state.receive(Goodbye("token_expired", False), NOW) == [Redial(new_token=True, reason="token_expired")]
         assert state.sid == ""
         state.lost()
         [end] = state.receive(Goodbye("token_expired", False), NOW)
         assert isinstance(end, End)
         assert isinstance(end.error, TokenExpired)
 
+    def test_unauthorized_is_refreshed_once_if_the_protocol_reports_no_other_token_error(self) -> None:
+        state = ClientState(refreshes_unauthorized=True)
+        assert state.receive(Goodbye("unauthorized", False), NOW) == [Redial(new_token=True, reason="unauthorized")]
+        [end] = state.receive(Goodbye("unauthorized", False), NOW)
+        assert isinstance(end, End)
+        assert isinstance(end.error, Unauthorized)
+
     def test_welcome_allows_another_refresh(self) -> None:
         state = live_state()
         state.receive(Goodbye("token_expired", False), NOW)
         reconnect(state)
-        assert state.receive(Goodbye("token_expired", False), NOW) == [Redial(new_token=True)]
+        assert state.receive(Goodbye("token_expired", False), NOW) == [Redial(new_token=True, reason="token_expired")]
 
 
 def test_ping_is_answered() -> None:

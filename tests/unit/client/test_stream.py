@@ -6,8 +6,7 @@ import pytest
 
 from ropewalk.client.errors import Ended, PresenceUnavailable, SubscriptionRejected
 from ropewalk.client.events import Event, Message, PresenceChange, PresenceState, PresentMember
-from ropewalk.client.inbox import EventInbox
-from ropewalk.client.stream import Stream
+from ropewalk.client.stream import EventInbox, Stream
 from ropewalk.model.commands import Perform, Whisper
 from ropewalk.model.presence import Member
 
@@ -25,7 +24,7 @@ class RecordingSession:
     async def presence(self, identifier: str) -> PresenceState:
         return PresenceState(0)
 
-    async def say(self, command: Whisper | Perform) -> None:
+    async def send_command(self, command: Whisper | Perform) -> None:
         self.calls.append(command)
 
     async def unsubscribe(self, identifier: str) -> None:
@@ -64,14 +63,14 @@ async def test_presence_events_are_delivered_only_if_requested() -> None:
     change = PresenceChange(True, PresentMember("ann"))
     for wanted in (True, False):
         stream = make_stream(RecordingSession(), wanted)
-        stream.offer(change)
-        stream.offer(Message(1, "a"))
+        stream.offer([change])
+        stream.offer([Message(1, "a")])
         assert await read_events(stream) == ([change] if wanted else []) + [Message(1, "a")]
 
 
 async def test_error_is_raised_after_the_received_events() -> None:
     stream = make_stream(RecordingSession())
-    stream.offer(Message(1, "a"))
+    stream.offer([Message(1, "a")])
     stream.confirm()
     stream.finish(SubscriptionRejected("i"))
     assert await anext(stream) == Message(1, "a")

@@ -3,14 +3,15 @@
 import pytest
 
 from ropewalk.client.events import Gap, Message
+from ropewalk.client.messages import DeliveredMessages
 from ropewalk.client.track import Track
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Position
 from ropewalk.protocol.server_messages import Data, HistoryRejected, StreamGap
 
 
-def data(offset: int, stream: str = "a", epoch: str = "e") -> Data:
-    return Data("i", b"%d" % offset, stream, epoch, offset)
+def data(offset: int, stream: str = "a", epoch: str = "e") -> DeliveredMessages:
+    return DeliveredMessages("i", stream, epoch, offset, 1, Data("i", b"%d" % offset, stream, epoch, offset))
 
 
 def message(offset: int, stream: str = "a", epoch: str = "e", replayed: bool = False) -> Message:
@@ -47,7 +48,7 @@ def test_skipped_offset_is_not_a_gap_because_publications_may_exclude_the_sessio
 
 def test_message_without_a_position_is_always_yielded() -> None:
     track = track_at(4)
-    whisper = Data("i", b'"hush"')
+    whisper = DeliveredMessages("i", "", "", 0, 1, Data("i", b'"hush"'))
     assert track.accept(whisper) == track.accept(whisper) == [Message("hush", "")]
     assert track.request().streams == {"a": Position("e", 4)}
 
@@ -68,7 +69,7 @@ def test_requested_start_time_takes_precedence() -> None:
 def test_new_epoch_without_a_rejection_is_a_gap() -> None:
     track = track_at(4)
     gap, first = track.accept(data(1, epoch="f"))
-    assert (repr(gap), first) == (repr(Gap("a", "epoch_changed", Position("e", 4), "f")), message(1, epoch="f"))
+    assert (repr(gap), first) == (repr(Gap("a", "epoch_changed", Position("e", 4), "f", 1)), message(1, epoch="f"))
 
 
 def test_request_from_the_beginning_knows_no_epoch() -> None:

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.json import encode as to_json
 
+from ropewalk.client.codec import CableClientCodec
 from ropewalk.client.effects import Effect, End, Redial, Send
 from ropewalk.client.state import ClientState
+from ropewalk.client.track import Track
 from ropewalk.model.closing import INTERNAL_ERROR
 from ropewalk.model.commands import Leave, Unsubscribe
 from ropewalk.model.messages import Position, Registered
 from ropewalk.model.presence import Member
 from ropewalk.model.sessions import ConnectRequest
-from ropewalk.protocol.client_commands import encode
 from ropewalk.protocol.handshake import client_options
 from ropewalk.protocol.server_messages import (
     Data,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ropewalk.testing.simulation.unreliable import UnreliableLink
 
 CODEC = CableCodec(tells_positions=True)
+CLIENT_CODEC = CableClientCodec()
 
 MAX_WRITE_SECONDS = 4.0
 """A session is in the store after this time at the latest: several times the duration of a write, including failed attempts."""
@@ -248,7 +250,7 @@ class SimulatedClient:
     def subscribe(self, stream: str) -> None:
         identifier = self.wanted[stream] = pubsub_identifier(stream)
         self._seen[stream] = Seen()
-        self._execute(self._state.subscribe(identifier, self._now()))
+        self._execute(self._state.subscribe(identifier, Track(), self._now()))
 
     def unsubscribe(self, stream: str) -> None:
         del self._seen[stream]
@@ -362,7 +364,7 @@ class SimulatedClient:
                 case Send(command) if self._session is not None:
                     if isinstance(command, Unsubscribe):
                         self.unsubscribed.add(command.identifier)
-                    self._session.receive(encode(command))
+                    self._session.receive(CLIENT_CODEC.encode(command, 0))
                 case Redial() | End():
                     self._drop_connection()
 

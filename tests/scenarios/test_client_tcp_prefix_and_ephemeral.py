@@ -103,9 +103,9 @@ async def test_overlapping_subscriptions_are_refused_by_the_client(client: Clien
     ):
         with pytest.raises(AlreadySubscribed):
             await wrong
-    with pytest.raises(UserMistake, match="no past"):
+    with pytest.raises(UserMistake, match="no history"):
         await client.subscribe(f"{name}/past/", prefix=True, since=1.0)
-    with pytest.raises(UserMistake, match="no past"):
+    with pytest.raises(UserMistake, match="no history"):
         await client.subscribe(f"{name}/past/", prefix=True, position=Position("", 0))
 
 

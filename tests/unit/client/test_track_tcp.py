@@ -2,17 +2,32 @@
 
 import pytest
 
-from ropewalk.client.broky_track import DISCONNECTED, BrokyTrack, PrefixTrack
 from ropewalk.client.events import UNREADABLE, BrokyMessage, Event, Gap, Message
+from ropewalk.client.messages import DeliveredMessages
+from ropewalk.client.track import BEFORE_ALL, DISCONNECTED, KeyTrack, PrefixTrack
+from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Position
-from ropewalk.protocol.broky import frames
-from ropewalk.protocol.broky.frames import Format, Match, Reason, Run, Subscribed
+from ropewalk.protocol.broky.frames import Format, Run
 from ropewalk.protocol.broky.runs import run_of
+from ropewalk.protocol.server_messages import HistoryRejected, StreamGap
 
 
-def run(offset: int, *payloads: bytes, epoch: bytes = b"e", at: int = 7, format: Format = Format.BYTES) -> Run:
+def run(offset: int, *payloads: bytes, epoch: bytes = b"e", at: int = 7, format: Format = Format.BYTES) -> DeliveredMessages:
     made = run_of(b"s", payloads)
-    return Run(0, made.count, offset, at, b"s", b"", made.sizes, (), b"", epoch if offset else b"", made.payload, format)
+    epoch = epoch if offset else b""
+    return deliver(Run(0, made.count, offset, at, b"s", b"", made.sizes, (), b"", epoch, made.payload, format))
+
+
+def deliver(run: Run) -> DeliveredMessages:
+    return DeliveredMessages("i", "s", run.epoch.decode(), run.offset, run.count, run)
+
+
+def missing(reason: str, epoch: str = "", last: int = 0) -> HistoryRejected:
+    return HistoryRejected("i", reason, {"s": StreamGap(reason, epoch, last + 1)})
+
+
+def tips(epoch: str = "", offset: int = 0) -> dict[str, Position]:
+    return {"s": Position(epoch, offset)}
 
 
 def offsets(events: list[Event]) -> list[int]:
@@ -20,14 +35,14 @@ def offsets(events: list[Event]) -> list[int]:
     return [event.offset for event in events if isinstance(event, Message)]
 
 
-GONE = frames.Gap(b"s", Reason.EPOCH_CHANGED)
+GONE = missing("epoch_changed")
 """The server does not know the stream."""
 
 
-def track(position: Position | None = None, since: float | None = None, tip: int = 0, epoch: bytes = b"e") -> BrokyTrack:
+def track(position: Position | None = None, since: float | None = None, tip: int = 0, epoch: str = "e") -> KeyTrack:
     """Returns a track that is subscribed to a stream with this tip."""
-    made = BrokyTrack("s", position, since)
-    made.began(Subscribed(1, epoch, tip))
+    made = KeyTrack("s", position, since)
+    made.began(tips(epoch, tip))
     return made
 
 
@@ -45,14 +60,14 @@ class TestMessages:
 
     def test_have_times_and_uids_of_their_producers(self) -> None:
         sent = Run(0, 2, 1, 7, b"s", b"", (1, 0), (8, 9), b"a" * 20 + b"b" * 20, b"e", b"x")
-        first, second = track().accept(sent)
+        first, second = track().accept(deliver(sent))
         assert isinstance(first, BrokyMessage)
         assert isinstance(second, BrokyMessage)
         assert (first.payload, first.ts_producer, first.uid) == (b"x", 8, b"a" * 20)
         assert (second.payload, second.ts_producer, second.uid, second.offset) == (b"", 9, b"b" * 20, 2)
 
     def test_without_a_position_are_never_duplicates(self) -> None:
-        fresh = track(epoch=b"")
+        fresh = track(epoch="")
         for _ in range(2):
             assert offsets(fresh.accept(run(0, b"a", b"b"))) == [0, 0]
         assert fresh.position == Position("", 0)
@@ -83,41 +98,41 @@ class TestPosition:
     def test_request_continues_after_the_last_message(self) -> None:
         seen = track()
         seen.accept(run(1, b"a", b"b"))
-        assert seen.request(5, b"s") == frames.Subscribe(5, b"s", epoch=b"e", offset=2)
+        assert seen.request().streams == {"s": Position("e", 2)}
 
     def test_request_continues_at_the_tip_without_messages(self) -> None:
-        assert track(tip=8).request(5, b"s") == frames.Subscribe(5, b"s", epoch=b"e", offset=8)
+        assert track(tip=8).request().streams == {"s": Position("e", 8)}
 
     def test_request_reads_all_history_of_a_stream_that_did_not_exist(self) -> None:
-        assert track(epoch=b"").request(5, b"s") == frames.Subscribe(5, b"s", history=True)
+        assert track(epoch="").request().streams == {"s": BEFORE_ALL}
 
     def test_request_repeats_the_given_position_without_messages(self) -> None:
-        assert track(Position("e", 3), tip=8).request(5, b"s") == frames.Subscribe(5, b"s", epoch=b"e", offset=3)
-        assert track(Position("", 0), tip=8).request(5, b"s") == frames.Subscribe(5, b"s", history=True)
+        assert track(Position("e", 3), tip=8).request().streams == {"s": Position("e", 3)}
+        assert track(Position("", 0), tip=8).request().streams == {"s": BEFORE_ALL}
 
     def test_offset_without_an_epoch_is_an_epoch_change(self) -> None:
         lost = track(Position("", 9), tip=3)
-        assert lost.request(5, b"s") == frames.Subscribe(5, b"s", epoch=b"?", offset=9)
-        gaps = lost.missing(frames.Gap(b"s", Reason.EPOCH_CHANGED, b"e", 0, 0))
+        assert lost.request().streams == {"s": Position("", 9)}
+        gaps = lost.rejected(missing("epoch_changed", "e", 0))
         assert gaps == [Gap("s", "epoch_changed", Position("", 9), "e", 1, 3)]
         assert offsets(lost.accept(run(1, b"a"))) == [1]
 
     def test_without_a_start_position_is_live(self) -> None:
-        assert BrokyTrack("s").request(5, b"s") == frames.Subscribe(5, b"s")
+        assert KeyTrack("s").request().streams == {}
 
 
 class TestGaps:
     def test_have_the_position_where_the_stream_continues(self, subtests: pytest.Subtests) -> None:
-        cases: list[tuple[Reason, str]] = [
-            (Reason.TRIMMED, "trimmed"),
-            (Reason.EPOCH_CHANGED, "epoch_changed"),
-            (Reason.AHEAD, "ahead"),
-            (Reason.SLOW, "dropped"),
+        cases = [
+            "trimmed",
+            "epoch_changed",
+            "ahead",
+            "dropped",
         ]
-        for reason, word in cases:
-            with subtests.test(reason=reason):
+        for word in cases:
+            with subtests.test(reason=word):
                 resumed = track(Position("e", 1), tip=9)
-                gaps = resumed.missing(frames.Gap(b"s", reason, b"e", 0, 5))
+                gaps = resumed.rejected(missing(word, "e", 5))
                 assert gaps == [Gap("s", word, Position("e", 1), "e", 6, 9)]
                 assert repr(gaps) == repr([Gap("s", word, Position("e", 1), "e", 6, 9)]), (
                     "plain text, because programs print it"
@@ -125,7 +140,7 @@ class TestGaps:
                 assert offsets(resumed.accept(run(6, b"x"))) == [6]
 
     def test_without_missing_messages_are_not_reported(self) -> None:
-        assert track(Position("e", 5), tip=9).missing(frames.Gap(b"s", Reason.NONE, b"e", 0, 5)) == []
+        assert track(Position("e", 5), tip=9).rejected(missing("", "e", 5)) == []
 
     def test_are_detected_without_a_gap_frame(self) -> None:
         jumped = track()
@@ -142,57 +157,57 @@ class TestGaps:
         for start in [None, Position("", 0)]:
             for messages in [0, 1]:
                 with subtests.test(start=start, messages=messages):
-                    ephemeral = BrokyTrack("s", start)
-                    assert ephemeral.began(Subscribed(1)) == []
-                    for ref in (2, 3):
-                        for _ in range(messages):
+                    ephemeral = KeyTrack("s", start)
+                    assert ephemeral.began(tips()) == []
+                    for _ in range(2):
+                        for _message in range(messages):
                             ephemeral.accept(run(0, b"x"))
-                        assert ephemeral.began(Subscribed(ref)) == [Gap("s", DISCONNECTED, Position("", 0))]
+                        assert ephemeral.began(tips()) == [Gap("s", DISCONNECTED, Position("", 0))]
 
     def test_are_not_reported_if_the_stream_resumes(self) -> None:
         silent = track(tip=4)
         silent.accept(run(0, b"a transient one"))
-        assert silent.began(Subscribed(2, b"e", 4)) == []
-        created_meanwhile = track(epoch=b"")
-        assert created_meanwhile.request(2, b"s") == frames.Subscribe(2, b"s", history=True)
-        assert created_meanwhile.began(Subscribed(2, b"e", 2)) == []
+        assert silent.began(tips("e", 4)) == []
+        created_meanwhile = track(epoch="")
+        assert created_meanwhile.request().streams == {"s": BEFORE_ALL}
+        assert created_meanwhile.began(tips("e", 2)) == []
         assert offsets(created_meanwhile.accept(run(1, b"a", b"b"))) == [1, 2]
 
     def test_of_messages_without_positions_have_no_new_position(self, subtests: pytest.Subtests) -> None:
-        reasons: list[tuple[Reason, str]] = [(Reason.TRIMMED, "trimmed"), (Reason.SLOW, "dropped")]
+        reasons = ["trimmed", "dropped"]
         for messages in [0, 1]:
-            for reason, word in reasons:
-                with subtests.test(reason=reason, messages=messages):
-                    ephemeral = track(epoch=b"")
+            for word in reasons:
+                with subtests.test(reason=word, messages=messages):
+                    ephemeral = track(epoch="")
                     for _ in range(messages):
                         ephemeral.accept(run(0, b"x"))
                     for _ in range(2):
-                        assert ephemeral.missing(frames.Gap(b"s", reason)) == [Gap("s", word, Position("", 0))]
+                        assert ephemeral.rejected(missing(word)) == [Gap("s", word, Position("", 0))]
                     placed = track(tip=4)
-                    assert placed.missing(frames.Gap(b"s", reason)) == [Gap("s", word, Position("e", 4))]
+                    assert placed.rejected(missing(word)) == [Gap("s", word, Position("e", 4))]
                     assert offsets(placed.accept(run(5, b"x"))) == [5]
 
     def test_of_a_lost_stream_restart_at_its_beginning(self) -> None:
-        lost = track(Position("e", 5), epoch=b"")
-        assert lost.missing(GONE) == [Gap("s", "epoch_changed", Position("e", 5))]
+        lost = track(Position("e", 5), epoch="")
+        assert lost.rejected(GONE) == [Gap("s", "epoch_changed", Position("e", 5))]
         assert offsets(lost.accept(run(1, b"a", epoch=b"f"))) == [1]
-        assert lost.request(2, b"s") == frames.Subscribe(2, b"s", epoch=b"f", offset=1)
+        assert lost.request().streams == {"s": Position("f", 1)}
 
     def test_of_a_lost_stream_are_reported_once_if_its_new_epoch_is_complete(self) -> None:
         for last in (0, 2):
-            lost = track(Position("e", 5), epoch=b"")
-            lost.missing(GONE)
+            lost = track(Position("e", 5), epoch="")
+            lost.rejected(GONE)
             gaps = [Gap("s", "epoch_changed", Position("e", 5), "f", last + 1)]
-            assert lost.missing(frames.Gap(b"s", Reason.EPOCH_CHANGED, b"f", 1, last)) == gaps[:last]
+            assert lost.rejected(missing("epoch_changed", "f", last)) == gaps[:last]
             assert offsets(lost.accept(run(last + 1, b"a", epoch=b"f"))) == [last + 1]
 
     def test_of_a_lost_stream_leave_the_position(self) -> None:
         """The answer to a request from there reports whether messages are missing."""
-        lost = track(Position("e", 5), epoch=b"")
-        lost.missing(GONE)
-        assert lost.request(2, b"s") == frames.Subscribe(2, b"s", epoch=b"e", offset=5)
-        assert lost.began(Subscribed(2, b"g", 3)) == []
-        (gap,) = lost.missing(frames.Gap(b"s", Reason.EPOCH_CHANGED, b"g", 1, 0))
+        lost = track(Position("e", 5), epoch="")
+        lost.rejected(GONE)
+        assert lost.request().streams == {"s": Position("e", 5)}
+        assert lost.began(tips("g", 3)) == []
+        (gap,) = lost.rejected(missing("epoch_changed", "g", 0))
         assert gap == Gap("s", "epoch_changed", Position("e", 5), "g", 1, 3)
 
 
@@ -211,22 +226,22 @@ class TestSince:
     def test_resumes_after_the_last_message_after_a_lost_connection(self) -> None:
         by_time = track(since=self.SINCE, tip=4)
         by_time.accept(run(1, b"a", b"b", at=self.OLD))
-        assert by_time.request(2, b"s") == frames.Subscribe(2, b"s", epoch=b"e", offset=2)
+        assert by_time.request().streams == {"s": Position("e", 2)}
 
     def test_reports_a_gap_only_if_wanted_messages_may_be_missing(self) -> None:
-        trimmed = frames.Gap(b"s", Reason.TRIMMED, b"e", 0, 2)
+        trimmed = missing("trimmed", "e", 2)
         harmless = track(since=self.SINCE, tip=4)
-        assert harmless.missing(trimmed) == []
+        assert harmless.rejected(trimmed) == []
         assert harmless.accept(run(3, b"c", at=self.OLD)) == []
         assert offsets(harmless.accept(run(4, b"d", at=self.NEW))) == [4]
         harmful = track(since=self.SINCE, tip=4)
-        assert harmful.missing(trimmed) == []
+        assert harmful.rejected(trimmed) == []
         gap, message = harmful.accept(run(3, b"c", at=self.NEW))
         assert gap == Gap("s", "trimmed", Position("", 0), "e", 3, 4)
         assert offsets([message]) == [3]
 
     def test_reports_a_gap_if_no_messages_are_left(self) -> None:
-        assert len(track(since=self.SINCE, tip=4).missing(frames.Gap(b"s", Reason.TRIMMED, b"e", 0, 4))) == 1
+        assert len(track(since=self.SINCE, tip=4).rejected(missing("trimmed", "e", 4))) == 1
 
     def test_yields_live_messages_with_an_older_time(self) -> None:
         assert offsets(track(since=self.SINCE, tip=4).accept(run(5, b"e", at=self.OLD))) == [5]
@@ -235,14 +250,14 @@ class TestSince:
 class TestPrefix:
     def test_yields_messages_with_the_name_of_their_stream(self) -> None:
         prefix = PrefixTrack("s")
-        assert prefix.request(3, b"s") == frames.Subscribe(3, b"s", Match.PREFIX)
-        assert prefix.began(Subscribed(3)) == []
+        assert prefix.request() == HistoryRequest()
+        assert prefix.began(tips()) == []
         (message,) = prefix.accept(run(7, b"x"))
         assert isinstance(message, BrokyMessage)
         assert (message.stream, message.offset, message.replayed) == ("s", 7, False)
 
     def test_reports_a_gap_after_a_reconnect(self) -> None:
         prefix = PrefixTrack("s")
-        prefix.began(Subscribed(3))
-        assert prefix.began(Subscribed(4)) == [Gap("s", DISCONNECTED)]
-        assert prefix.missing(frames.Gap(b"s", Reason.SLOW)) == [Gap("s", "dropped")]
+        prefix.began(tips())
+        assert prefix.began(tips()) == [Gap("s", DISCONNECTED)]
+        assert prefix.rejected(missing("dropped")) == [Gap("s", "dropped")]

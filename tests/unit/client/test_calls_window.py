@@ -1,6 +1,6 @@
 """The window of unacknowledged pushes."""
 
-from ropewalk.client.broky_pushes import PushWindow
+from ropewalk.client.calls import PushWindow
 
 A, B, C = b"a" * 40, b"b" * 40, b"c" * 40
 
@@ -42,9 +42,9 @@ def test_unacknowledged_pushes_are_sent_first_after_a_reconnect() -> None:
 def test_push_fails_after_its_last_attempt() -> None:
     window = PushWindow()
     window.add(1, A)
-    assert window.failed(2) == []
+    assert window.attempt_failed(2) == []
     window.add(2, B)
-    assert window.failed(2) == [1]
+    assert window.attempt_failed(2) == [1]
     assert window.opened(1000) == [B]
 
 
@@ -52,43 +52,43 @@ def test_push_to_retry_leaves_the_window_to_others() -> None:
     window = PushWindow()
     window.opened(40)
     assert [window.add(1, A), window.add(2, B)] == [[A], []]
-    assert window.rest(1) == 1
-    assert window.again(1) == [B]
+    assert window.suspend(1) == 1
+    assert window.retry(1) == [B]
     assert window.answered(2) == [A]
-    assert window.rest(1) == 2
-    assert window.rest(7) == 0
+    assert window.suspend(1) == 2
+    assert window.suspend(7) == 0
 
 
 def test_push_to_retry_survives_a_lost_connection() -> None:
     window = PushWindow()
     window.opened(1000)
     window.add(1, A)
-    window.rest(1)
+    window.suspend(1)
     window.lost()
-    assert window.again(1) == []
+    assert window.retry(1) == []
     assert window.opened(1000) == [A]
 
 
-def test_forgotten_push_is_not_sent_again() -> None:
+def test_discarded_push_is_not_sent_again() -> None:
     window = PushWindow()
     window.opened(40)
     window.add(1, A)
     window.add(2, B)
-    window.forget(1)
-    window.forget(2)
+    window.discard(1)
+    window.discard(2)
     assert window.answered(9) == []
     window.lost()
     assert window.opened(1000) == []
     assert len(window) == 0
 
 
-def test_forget_all_empties_the_window() -> None:
+def test_discard_all_empties_the_window() -> None:
     window = PushWindow()
     window.opened(80)
     for ref, frame in ((1, A), (2, B), (3, C)):
         window.add(ref, frame)
-    window.rest(2)
-    window.forget_all()
+    window.suspend(2)
+    window.discard_all()
     window.lost()
     assert window.opened(1000) == []
     assert len(window) == 0

@@ -6,7 +6,7 @@ import gc
 import pytest
 from aiohttp import ClientSession
 
-from ropewalk.client.per_loop import SessionPerLoop
+from ropewalk.client.direct import SessionPerLoop
 
 
 def test_loop_keeps_one_session_and_closes_it_at_its_end() -> None:

@@ -6,9 +6,8 @@ from inspect import signature
 import msgspec
 import pytest
 
-from ropewalk.client.attempts import ATTEMPTS, Attempts, NotSent, RetryLimits
 from ropewalk.client.errors import PublishUnavailable
-from ropewalk.client.publish_request import Draft
+from ropewalk.client.publish_request import ATTEMPTS, Attempts, Draft, NotSent, RetryLimits
 from ropewalk.client.publisher import Publisher
 from ropewalk.client.pusher import Pusher
 from ropewalk.core.backoff import Backoff

@@ -1,0 +1,155 @@
+"""A WebSocket to the server."""
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+from aiohttp import (
+    ClientError,
+    ClientSession,
+    ClientWebSocketResponse,
+    ClientWSTimeout,
+    WSMsgType,
+    WSServerHandshakeError,
+)
+from msgspec import Struct
+
+from ropewalk.client.errors import Unreachable
+from ropewalk.client.tls import connection_error
+from ropewalk.protocol.client_commands import SUBPROTOCOL
+from ropewalk.protocol.handshake import POSITIONS_PARAM
+
+CLOSE_SECONDS = 1.0
+"""Time for the last writes, and for the server's half of the closing handshake."""
+
+_REFUSALS = {
+    403: "refuses the origin of this connection; see --allowed_origins and --require_origin of the server",
+    503: "accepts no more connections now",
+}
+_NO_CABLE = "is not the WebSocket of a cable server"
+
+
+class WebSocketLink:
+    """Reads only while `reading`: otherwise the socket fills up."""
+
+    def __init__(self, websocket: "ClientWebSocketResponse[Literal[False]]", receive: Callable[[bytes], None]) -> None:
+        self.received = False
+        self._websocket = websocket
+        self._receive = receive
+        self._left = False
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+        self._unsent: deque[bytes] = deque()
+        self._sender: asyncio.Task[None] | None = None
+        self._write_error: Exception | None = None
+
+    @property
+    def reading(self) -> bool:
+        return self._may_read.is_set()
+
+    def read(self, reading: bool) -> None:
+        if reading:
+            self._may_read.set()
+        else:
+            self._may_read.clear()
+
+    @property
+    def writable(self) -> bool:
+        return self._sender is None or self._sender.done()
+
+    async def drain(self) -> None:
+        if self._sender is not None:
+            await asyncio.wait([self._sender])
+        if self._write_error is not None:
+            raise Unreachable(f"the connection is lost: {self._write_error}")
+
+    def write(self, data: bytes) -> None:
+        self._unsent.append(data)
+        if self.writable:
+            self._sender = asyncio.get_running_loop().create_task(self._send_all())
+
+    async def _send_all(self) -> None:
+        """If a write fails, the connection is lost, which the reader reports."""
+        try:
+            while self._unsent:
+                await self._websocket.send_frame(self._unsent.popleft(), WSMsgType.TEXT)
+        except (ClientError, OSError) as error:
+            self._unsent.clear()
+            self._write_error = error
+
+    async def run(self) -> None:
+        """Until the connection is lost or left. Raises Unreachable."""
+        while True:
+            await self._may_read.wait()
+            frame = await self._websocket.receive()
+            if frame.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+                raise Unreachable(f"the server closed the connection (code {self._websocket.close_code})")
+            self.received = True
+            self._receive(frame.data)
+            if self._left:
+                return
+
+    def leave(self) -> None:
+        """Receive nothing more."""
+        self._left = True
+
+    async def close(self) -> None:
+        if self._sender is not None:
+            await asyncio.wait([self._sender], timeout=CLOSE_SECONDS)
+            self._sender.cancel()
+        await self._websocket.close()
+
+    def cut(self) -> None:
+        """Shut the connection down, like a network failure."""
+        connected: socket.socket | None = self._websocket.get_extra_info("socket")
+        if connected is None or connected.fileno() < 0:
+            return
+        # A duplicate, because event loops only lend the socket.
+        with socket.socket(fileno=os.dup(connected.fileno())) as duplicate:
+            duplicate.shutdown(socket.SHUT_RDWR)
+
+
+class WebSocketDialer(Struct, frozen=True):
+    http: ClientSession
+    url: str
+    token_param: str
+    ping_interval: int | None
+    timeout: float
+    hint = "is it the address of a cable server?"
+
+    async def dial(self, receive: Callable[[bytes], None], sid: str, token: str) -> WebSocketLink:
+        """Raises Unreachable."""
+        try:
+            async with asyncio.timeout(self.timeout):
+                connected = await self._upgrade(sid, token)
+        except WSServerHandshakeError as error:
+            raise Unreachable(f"{self.url} {_REFUSALS.get(error.status, _NO_CABLE)} (HTTP {error.status})") from error
+        except TimeoutError:
+            raise Unreachable(f"{self.url} did not answer within {self.timeout:g} seconds") from None
+        except (ClientError, OSError) as error:
+            raise connection_error(self.url, error) from error
+        if connected.protocol != SUBPROTOCOL:
+            await connected.close()
+            raise Unreachable(f"{self.url} does not speak {SUBPROTOCOL}")
+        return WebSocketLink(connected, receive)
+
+    async def _upgrade(self, sid: str, token: str) -> "ClientWebSocketResponse[Literal[False]]":
+        # In headers, not in the URL: proxies log URLs.
+        headers = {"x-anycable-restore-sid": sid, f"x-{self.token_param}": token}
+        # Millisecond pings carry the server's clock, for requests by time. With `reconnect_in` a server that
+        # restarts spreads the reconnects of its clients.
+        params = {POSITIONS_PARAM: "1", "ptp": "ms", "reconnect_in": "1"}
+        if self.ping_interval:
+            params["pi"] = str(self.ping_interval)
+        return await self.http.ws_connect(
+            self.url,
+            params=params,
+            headers={name: value for name, value in headers.items() if value},
+            protocols=(SUBPROTOCOL,),
+            max_msg_size=0,  # the server limits its messages
+            timeout=ClientWSTimeout(ws_close=CLOSE_SECONDS),
+            decode_text=False,
+        )
