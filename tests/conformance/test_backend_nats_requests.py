@@ -212,8 +212,12 @@ async def test_batch_above_the_limits_of_nats_is_split_in_order(server: NatsServ
             assert len(receipts) == len(batch)
             if batch[0].stream == batch[-1].stream:
                 assert [receipt.offset for receipt in receipts] == list(range(1, len(batch) + 1))
-                answer = await one.streams.replay(batch[0].stream, Position(receipts[0].epoch, len(batch) - 5))
-                assert [message.payload for message in answer.messages] == [item.payload for item in batch[-5:]]
+                epoch, found = receipts[0].epoch, list[bytes]()
+                while len(found) < 5:
+                    answer = await one.streams.replay(batch[0].stream, Position(epoch, len(batch) - 5 + len(found)))
+                    assert answer.messages
+                    found += [message.payload for message in answer.messages]
+                assert found == [item.payload for item in batch[-5:]]
 
 
 async def test_health_reports_more_replicas_than_servers(server: NatsServer, prefix: str) -> None:

@@ -94,10 +94,10 @@ class Lane:
                 self._uids.clear()
                 while len(self._producers) > REMEMBERED_PRODUCERS:
                     self._producers.popitem(last=False)
-                began = asyncio.get_running_loop().time()
+                deadline = asyncio.get_running_loop().time() + self._patience
                 await self._commit_or_fail(group)
-                if asyncio.get_running_loop().time() - began >= self._patience:
-                    self._fail_waiting(group)
+                if any(append.unavailable for append in group):
+                    self._fail_waiting(deadline)
         finally:
             self._writing = None
 
@@ -114,12 +114,16 @@ class Lane:
             for append in group:
                 append.fail(error)
 
-    def _fail_waiting(self, group: Iterable[PendingAppend]) -> None:
-        """If NATS could not register a group for all that time: those who came meanwhile have waited long enough too."""
-        if any(append.unavailable for append in group):
-            waiting, self._waiting, self._count = self._waiting, [], 0
-            for append in waiting:
-                append.fail(Unavailable("NATS does not answer"))
+    def _fail_waiting(self, deadline: float) -> None:
+        """After a group that NATS did not register by its deadline: the appends that entered before the deadline have waited
+        about as long."""
+        if asyncio.get_running_loop().time() < deadline:
+            return
+        late = [append for append in self._waiting if append.entered < deadline]
+        self._waiting = self._waiting[len(late) :]
+        self._count = sum(len(append.publications) for append in self._waiting)
+        for append in late:
+            append.fail(Unavailable("NATS does not answer"))
 
     def _next_group(self) -> list[PendingAppend]:
         count = size = taken = 0

@@ -55,13 +55,15 @@ class PendingAppend:
     """One append on its way, or the part of it that belongs to one shard. `apart`: it can be stored by itself. `loose`: what of
     it is in no run, because nothing of its stream is registered."""
 
-    __slots__ = ("answer", "apart", "loose", "named", "publications", "receipts", "size", "streams")
+    __slots__ = ("answer", "apart", "entered", "loose", "named", "publications", "receipts", "size", "streams")
 
     def __init__(self, publications: Sequence[Publication]) -> None:
         self.publications = publications
         self.receipts: list[Receipt] = []
         self.loose: Sequence[Publication] = ()
-        self.answer: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.entered = loop.time()
+        self.answer: asyncio.Future[list[Receipt]] = loop.create_future()
         self.streams: set[str] = set()
         self.size, self.named, keyed = 0, False, False  # `named`: some say which partition key they want
         for publication in publications:
