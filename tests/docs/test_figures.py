@@ -1,14 +1,17 @@
-"""The figures in the README agree with the recorded benchmark run."""
+"""The figures on the pages agree with the recorded benchmark run."""
+
+from pathlib import Path
 
 import msgspec
+import pytest
 
 from benchmarks.__main__ import LATEST
-from benchmarks.readme import BLOCK, README, block
+from benchmarks.pages import BLOCK, PAGES, filled
 from benchmarks.report import Run
 
 
-def test_the_readme_shows_the_last_full_run() -> None:
-    found = BLOCK.search(README.read_text())
-    assert found is not None
-    expected = block(msgspec.json.decode(LATEST.read_bytes(), type=Run))
-    assert found[0] == f"{found[1]}{expected}\n{found[2]}", "write it with python -m benchmarks.readme"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_shows_the_last_full_run(page: Path) -> None:
+    assert BLOCK.search(page.read_text()) is not None
+    run = msgspec.json.decode(LATEST.read_bytes(), type=Run)
+    assert page.read_text() == filled(page, run), "write it with python -m benchmarks.pages"

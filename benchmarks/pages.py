@@ -1,4 +1,5 @@
-"""`python -m benchmarks.readme`: writes the tables of the last full run into README.md.
+"""`python -m benchmarks.pages`: writes the figures of the last full run into docs/topics/performance.md, and five of them into
+README.md.
 
 A row shows one figure, or two of the same unit beside each other.
 """
@@ -14,13 +15,17 @@ from msgspec import Struct
 from benchmarks.__main__ import LATEST
 from benchmarks.report import Figure, Run
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(<!-- bench:begin -->\n).*?(<!-- bench:end -->)", re.DOTALL)
 
 
 class Row(Struct, frozen=True):
-    """`keys`: of one figure, or of two, which `names` tells apart. `floor` says what the floor is where the head of the table
-    does not; None: there is none that would say something."""
+    """One row of a table.
+
+    Args:
+        keys: one figure, or two that `names` tells apart.
+        floor: what the floor is, if the head of the table does not say it. None if there is no meaningful floor.
+    """
 
     text: str
     keys: tuple[str, ...]
@@ -60,7 +65,7 @@ TABLES = (
             Row("one message to one subscriber and back", ("te50", "te99"), "an echo of the same bytes", PERCENTILES),
             Row("the same across two workers, the load on a core of its own, p50", ("tx50",), "an echo of the same bytes"),
             Row("the same with all four processes on one core, p50", ("txs",), "an echo of the same bytes"),
-            Row("Python clients at both ends, batches of 100", ("tcn",), "nats-server with nats-py"),
+            Row("Python clients over TCP at both ends, batches of 100", ("tcn",), "nats-server with nats-py"),
             Row("the same on a stream with history", ("tch",), "without history"),
             Row("64 producers with a key each, runs of 10", ("ti10",), "a relay that reads nothing"),
             Row("one stream to 1,000 subscribers, one by one", ("to1",), "over WebSocket"),
@@ -111,21 +116,36 @@ TABLES = (
 )
 
 
-def block(run: Run) -> str:
-    """What stands between the marks."""
+SHORT = ("a", "b10", "c", "q", "tcn")
+"""The figures of the README."""
+
+
+def short_table(run: Run) -> str:
+    """The figures of the README, each with its floor named."""
+    rows = [
+        Row(row.text, row.keys, None if row.floor is None else row.floor or table.floor)
+        for table in TABLES
+        for row in table.rows
+        if row.keys[0] in SHORT
+    ]
+    return _table(Table(f"on {run.machine.cores} cores", "", tuple(rows)), {figure.key: figure for figure in run.figures})
+
+
+def full_tables(run: Run) -> str:
+    """The figures of docs/topics/performance.md."""
     figures = {figure.key: figure for figure in run.figures}
     minutes = round(run.seconds / 60)
-    said = [
+    text = [
         f"The last full run of `make bench`, on {run.machine.cores} cores of which other processes used {run.other_cores:.2f}"
         f" ({minutes} minutes); every round is in `benchmarks/results/latest.json`.\n"
         "Each figure stands beside a floor of the same run.\n"
     ]
-    said += [_table(table, figures) for table in TABLES]
+    text += [_table(table, figures) for table in TABLES]
     missed = [f"{_row_of(figure.key)} ({figure.ratio:.2f})" for figure in run.figures if figure.holds is False]
     barred = sum(figure.bar is not None for figure in run.figures)
     outcome = "all of them hold in this run" if not missed else f"these missed theirs in this run: {'; '.join(missed)}"
-    said.append(f"{barred} figures have a bar; {outcome}.\n")
-    return "\n".join(said)
+    text.append(f"{barred} figures have a bar; {outcome}.\n")
+    return "\n".join(text)
 
 
 def _row_of(key: str) -> str:
@@ -145,14 +165,23 @@ def _table(table: Table, figures: Mapping[str, Figure]) -> str:
 
 
 def shown(value: float, unit: str) -> str:
-    """Three figures are enough."""
+    """Rounded to three figures."""
     text = f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
     return f"{text} {unit}"
 
 
+PAGES = {ROOT / "README.md": short_table, ROOT / "docs" / "topics" / "performance.md": full_tables}
+
+
+def filled(page: Path, run: Run) -> str:
+    """The page with the figures of this run."""
+    return BLOCK.sub(lambda found: f"{found[1]}{PAGES[page](run)}\n{found[2]}", page.read_text())
+
+
 def main() -> int:
     run = msgspec.json.decode(LATEST.read_bytes(), type=Run)
-    README.write_text(BLOCK.sub(lambda found: f"{found[1]}{block(run)}\n{found[2]}", README.read_text()))
+    for page in PAGES:
+        page.write_text(filled(page, run))
     return 0
 
 
