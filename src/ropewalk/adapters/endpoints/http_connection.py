@@ -203,7 +203,11 @@ class HttpConnection(asyncio.Protocol):
         head, size, request, quick = repeat
         done = 0
         while data.startswith(head, done) and done + size <= len(data) and done < SLICE_BYTES and self._may_begin():
-            if not quick.takes(request) or (answer := quick.answer(request, data[done + len(head) : done + size])) is None:
+            if (
+                self._stopping
+                or not quick.takes(request)
+                or (answer := quick.answer(request, data[done + len(head) : done + size])) is None
+            ):
                 break
             done += size
             self._current = request

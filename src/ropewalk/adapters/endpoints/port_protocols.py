@@ -156,6 +156,9 @@ class HttpOnPort:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+        for connection in list(self._context.connections):
+            if connection.transport is not None:
+                connection.transport.close()
 
     def detect(self, data: bytes) -> Match:
         return _detect_head(data)

@@ -87,7 +87,7 @@ class Port:
     def __init__(self, how: How, key: str, timeout: float, idle_timeout: float) -> None:
         self.stats = Stats()
         self.store = Store(how is How.LATER)
-        guard = KeyGuard(key, self.stats.refusals)
+        guard = self.guard = KeyGuard(key, self.stats.refusals)
         endpoint = PublishEndpoint(self.store, guard, LIMITS, self.stats, timeout, instant=how is How.AT_ONCE)
         routes = [*endpoint.routes("/_broadcast"), HttpRoute("GET", "/end", _end), HttpRoute("POST", "/end", _end)]
         self.shared = make_port(routes, self.stats.refusals, ConnectionLimits(idle_timeout=idle_timeout))
@@ -760,3 +760,31 @@ async def test_body_waits_for_its_handler_and_then_arrives_whole() -> None:
     assert sizes == [16 * number]
     await until(lambda: wire.reads)
     await port.http.stop()
+
+
+# --- Heads that are repeated -------------------------------------------------------------------------------------------
+
+
+async def test_new_key_holds_for_a_connection_that_repeats_its_head() -> None:
+    async with listening(How.AT_ONCE, "k3y") as port, port.connection() as link:
+        for _ in range(3):
+            await link.send(request(GOOD, AUTHORIZED))
+            assert (await link.response())[0] == 201
+        port.guard.key = "other"
+        await link.send(request(GOOD, AUTHORIZED))
+        assert (await link.response())[0] == 401
+        assert len(port.store.registered) == 3
+
+
+@pytest.mark.parametrize("how", How)
+async def test_repeated_head_with_another_body_is_answered_for_that_body(how: How) -> None:
+    first, second = entry(data="1"), entry(data="2")
+    assert len(first) == len(second)
+    async with listening(how) as port, port.connection() as link:
+        for body in (first, second, b"x" * len(first), first):
+            await link.send(request(body))
+            assert (await link.response())[0] == (422 if body.startswith(b"x") else 201)
+        await link.send(request(second) * 2 + request(first + b" ") + b"nonsense\r\n\r\n")
+        statuses = re.findall(rb"HTTP/1\.1 (\d+)", await link.to_the_end())
+        assert statuses == [b"201", b"201", b"201", b"400"]
+        assert [each.payload for each in port.store.registered] == [b"1", b"2", b"1", b"2", b"2", b"1"]
