@@ -263,7 +263,7 @@ def test_invalid_setting_ends_the_start_with_its_error() -> None:
     """Errors that are found while the settings are read, checked together, and used. tests/unit/app has all of them."""
     for flags, error in (
         (("--max_message_size", "0"), "--max_message_size wants more than 0"),
-        (("--pubsub=redis",), "--pubsub=redis joins several nodes"),
+        (("--pubsub=redis",), "--pubsub=redis connects nodes"),
         (("--rpc_host", "ftp://app.test/rpc"), "--rpc_host"),
     ):
         with pytest.raises(AssertionError, match=error), running_server("--noauth", *flags):

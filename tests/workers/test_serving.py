@@ -85,7 +85,7 @@ async def test_workers_accept_from_a_socket_that_systemd_passed_on() -> None:
     ("arguments", "message"),
     [
         (("--workers", "0", "--public"), "wants a number from 1 to 64, or auto"),
-        (("--workers", "2"), "nobody could connect"),
+        (("--workers", "2"), "no authentication is configured"),
         ((*TWO_WORKERS, "--app", "no_such_module:app"), "no_such_module"),  # only a child process imports it
         ((*TWO_WORKERS, "--ssl_cert", "none", "--ssl_key", "none"), "--ssl_cert none cannot be read"),
     ],

@@ -16,7 +16,7 @@ from ropewalk.app.keys import keys_of
 from ropewalk.app.process_role import Role
 from ropewalk.app.registry import BACKENDS, resolve
 from ropewalk.app.settings import Settings
-from ropewalk.app.settings.ring import members_of, node_of
+from ropewalk.app.settings.check import ring_members, ring_node
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import first_table
 from ropewalk.engine.session_log import ForwardedSessionLog, JournalSessionLog, SessionLog
@@ -51,10 +51,10 @@ class KeptRing(RingNews, frozen=True, kw_only=True):
 
 def state_of(settings: Settings) -> RingState:
     """What a node with a journal has kept of its ring, or what the settings say. Raises UserMistake."""
-    node, data_dir = node_of(settings), settings.journal.data_dir
+    node, data_dir = ring_node(settings), settings.journal.data_dir
     path = Path(data_dir, RING_FILE)
     if not data_dir or not path.exists():
-        return RingState(node, first_table(members_of(settings), settings.journal.journal_shards))
+        return RingState(node, first_table(ring_members(settings), settings.journal.journal_shards))
     try:
         news = msgspec.json.decode(path.read_bytes(), type=KeptRing)
     except (OSError, msgspec.DecodeError) as error:
@@ -88,7 +88,7 @@ def backend_of(
     journal: StoredJournal | None,
     role: Role,
 ) -> "RingBackend":
-    member = next(member for member in members_of(settings) if member.name == state.me)
+    member = next(member for member in ring_members(settings) if member.name == state.me)
     keep = (lambda news: None) if journal is None else partial(_keep, Path(settings.journal.data_dir, RING_FILE), state.me)
     backend: RingBackend = resolve(BACKENDS, "ring")(
         state, member, store, server, keys_of(settings).ring, _trust(settings, role), journal, keep
@@ -98,7 +98,7 @@ def backend_of(
 
 def worker_of(settings: Settings, role: Role) -> "RingWorkerBackend":
     """It begins with what the settings say, and hears from its store what has become of the ring."""
-    state = RingState(node_of(settings), first_table(members_of(settings), settings.journal.journal_shards))
+    state = RingState(ring_node(settings), first_table(ring_members(settings), settings.journal.journal_shards))
     backend: RingWorkerBackend = resolve(BACKENDS, "ring worker")(
         state, role.bus_socket, role.number, secrets.token_hex(4), keys_of(settings).ring, _trust(settings, role), time.time
     )
@@ -106,7 +106,7 @@ def worker_of(settings: Settings, role: Role) -> "RingWorkerBackend":
 
 
 def gate_of_worker(settings: Settings, role: Role) -> "WorkerGate":
-    gate: WorkerGate = resolve(BACKENDS, "ring worker gate")(node_of(settings), keys_of(settings).ring, role.ring_socket)
+    gate: WorkerGate = resolve(BACKENDS, "ring worker gate")(ring_node(settings), keys_of(settings).ring, role.ring_socket)
     return gate
 
 

@@ -20,7 +20,7 @@ from ropewalk.app import composition, reload
 from ropewalk.app.addresses import addresses_of
 from ropewalk.app.keys import tls_context
 from ropewalk.app.process_role import ALONE, ProcessKind, Role
-from ropewalk.app.settings import Settings, doubts, has_application, preset_choices
+from ropewalk.app.settings import Settings, has_application, preset_choices, startup_warnings
 from ropewalk.app.stop_signals import StopSignals
 from ropewalk.app.takeover import ServerLock
 from ropewalk.engine.node_wide import NodeWideInspector, reports_of_workers
@@ -146,8 +146,8 @@ class Server:
         logger.info("ropewalk %s", __version__, extra={"addresses": " ".join(self.addresses)})
         for chosen in preset_choices(settings):
             logger.info("%s", chosen)
-        for doubt in doubts(settings):
-            logger.warning("%s", doubt)
+        for warning in startup_warnings(settings):
+            logger.warning("%s", warning)
         logger.info(
             "broker %s",
             broker.broker,

@@ -16,7 +16,7 @@ import msgspec
 
 from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import Settings, load
-from ropewalk.app.settings.loader import CONFIG_FLAG, find_file
+from ropewalk.app.settings.load import CONFIG_FLAG, find_file
 from ropewalk.cli.reaching import NOT_THERE, listening_at
 from ropewalk.model.errors import Unavailable, UserMistake
 from ropewalk.model.extras import install

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from ropewalk.app.settings.values import DURATION
+from ropewalk.app.settings.declare import DURATION
 from ropewalk.cli import output
 from ropewalk.cli.reaching import add_flags, count, explained, token_help, url_of
 from ropewalk.client import (

@@ -9,7 +9,7 @@ import time
 
 from ropewalk.adapters.apps.authenticators import MAX_EXPIRY, issue_token
 from ropewalk.app.settings import Settings, load
-from ropewalk.app.settings.values import DURATION
+from ropewalk.app.settings.declare import DURATION
 from ropewalk.core.signatures import API_PHRASE, BROADCAST_PHRASE, JOURNAL_PHRASE, derive, sign_stream
 from ropewalk.model.errors import UserMistake
 from ropewalk.ports import Clock

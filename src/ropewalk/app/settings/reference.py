@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping
 from json import dumps
 from textwrap import wrap
 
-from ropewalk.app.settings.declarations import Setting
-from ropewalk.app.settings.loader import CONFIG_VARIABLE, MODES, PRESETS, STANDARD_FILES, PresetWay
-from ropewalk.app.settings.rules import RULE_KEYS
+from ropewalk.app.settings.declare import DURATION, KINDS, MILLISECONDS, SIZE, SWITCH, Setting, Value, ValueKind
+from ropewalk.app.settings.load import CONFIG_VARIABLE, MODES, PRESETS, RULE_KEYS, STANDARD_FILES, PresetWay
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS, Settings
-from ropewalk.app.settings.values import DURATION, KINDS, MILLISECONDS, SIZE, SWITCH, Value, ValueKind
 from ropewalk.model.rules import StreamRule
 
 

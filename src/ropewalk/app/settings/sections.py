@@ -1,15 +1,14 @@
-"""The settings themselves, by section. Each is written here once; whatever reads or shows settings derives from this file.
+"""The settings by section. Each is declared once, here or in `store_sections`.
 
-A default that is a limit is bounded, so that a server started without thought is still a safe one.
+All limits have finite defaults, so that a server with default settings is protected.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from ropewalk.app.settings.declarations import (
+from ropewalk.app.settings.declare import (
     Setting,
     address,
-    addresses,
     choice,
     choices,
     count,
@@ -24,17 +23,21 @@ from ropewalk.app.settings.declarations import (
     text,
     words,
 )
-from ropewalk.app.settings.ring_section import NO_RING, RingSettings
-from ropewalk.model.journal import DURABILITIES
-from ropewalk.model.limits import APP_LIMITS, JournalLimits, Limits
-from ropewalk.model.rules import StreamRule, StreamRules
-from ropewalk.model.transactions import StagingLimits
+from ropewalk.app.settings.store_sections import (
+    ArchiveSettings,
+    BrokerSettings,
+    EmbeddedNatsSettings,
+    JournalSettings,
+    NatsSettings,
+    RedisSettings,
+    RingSettings,
+)
+from ropewalk.model.limits import APP_LIMITS, Limits
+from ropewalk.model.rules import StreamRule
 from ropewalk.protocol.publications import PublicationLimits
 
-# What the parts of a server do when nobody says anything else is also what the settings say.
+# The server's parts have the same defaults when they are used without settings.
 _SESSION = Limits()
-_STREAM = StreamRules()
-_JOURNAL = JournalLimits()
 _PUBLISH = PublicationLimits()
 
 
@@ -168,139 +171,6 @@ class ApiSettings:
 
 
 @dataclass(frozen=True)
-class BrokerSettings:
-    """What is kept of streams, sessions and presence, and how long. `[[streams]]` rules override it by stream."""
-
-    broker: str = choice("memory", ("memory", "redis", "nats"), "Backend that keeps streams, sessions and presence.")
-    pubsub: str = choice(
-        "none", ("none", "redis", "nats"), "What carries messages between nodes; none leaves it to the broker."
-    )
-    history_limit: int = count(_STREAM.history_limit, "Messages kept for each stream; 0 keeps none.")
-    history_ttl: float = duration(_STREAM.history_ttl, "How long a message is kept; 0 keeps none.")
-    sessions_ttl: float = duration(
-        _SESSION.sessions_ttl, "How long a session whose connection is lost can be resumed; 0 turns resuming off."
-    )
-    presence_ttl: float = duration(_SESSION.presence_ttl, "How long a member stays present after its connection is lost.")
-    resume_patience: float = duration(
-        _SESSION.resume_timeout,
-        "How long a restored session's streams wait for its history request before they go on and a gap is said.",
-    )
-    dedup_ttl: float = duration(300.0, "How long the uid of a publication is known.")
-    dedup_limit: int = count(100_000, "How many uids are known at most; the oldest go first.")
-
-
-@dataclass(frozen=True)
-class RedisSettings:
-    """Where Redis is: for the Redis backend, feed and broadcasters."""
-
-    redis_url: str = address(
-        "redis://localhost:6379",
-        "Redis to use: redis://, rediss:// (TLS) or unix://; several nodes of a Redis Cluster are separated by commas.",
-        also_env="REDIS_URL",
-    )
-    redis_sentinels: tuple[str, ...] = addresses(
-        (), "Sentinels to ask for the master, as `[user:password@]host:port`; the host of --redis_url is then its name."
-    )
-    redis_epoch: str = choice(
-        "keep",
-        ("keep", "restart"),
-        "When Redis starts again or another one takes over: `keep` epochs unless something was lost, or `restart` them all.",
-    )
-    redis_tls_verify: bool = switch(True, "Check the certificate of a rediss:// server.")
-    redis_tls_ca_cert_path: str = text("", "File with the certificates to trust there (PEM); empty trusts the usual ones.")
-    redis_tls_client_cert_path: str = text("", "File with the certificate that this server shows to Redis (PEM).")
-    redis_tls_client_key_path: str = text("", "File with the private key of that certificate (PEM).")
-
-
-@dataclass(frozen=True)
-class NatsSettings:
-    """Where NATS is: for the NATS backend, feed and broadcaster."""
-
-    nats_servers: tuple[str, ...] = addresses(
-        ("nats://127.0.0.1:4222",), "NATS servers to use: nats://, or tls:// for nothing without TLS."
-    )
-    nats_dont_randomize_servers: bool = switch(False, "Try the servers in the order in which they are written.")
-    nats_tls_ca_cert_path: str = text("", "File with the certificates to trust there (PEM); empty trusts the usual ones.")
-    nats_replicas: int = count(
-        1, "NATS servers that keep each message of the NATS backend: 1, 3 or 5.", positive=True, alias="replicas"
-    )
-    nats_shards: int = count(
-        8,
-        "JetStream streams that the NATS backend divides streams among; later nodes take the number of the first.",
-        positive=True,
-    )
-
-
-@dataclass(frozen=True)
-class EmbeddedNatsSettings:
-    """A nats-server that this server starts, watches and ends."""
-
-    embed_nats: bool = switch(False, "Start a nats-server beside this server and use it.")
-    enats_addr: str = address(
-        "nats://127.0.0.1:4222", "Where it listens for clients, as nats://[credentials@]host:port; port 0 takes a free one."
-    )
-    enats_cluster: str = address("", "Where it listens for other nats-servers of its cluster, as nats://host:port.")
-    enats_cluster_name: str = text("ropewalk-cluster", "Name of its cluster.")
-    enats_cluster_routes: tuple[str, ...] = addresses((), "Other nats-servers of its cluster, as nats://host:port.")
-    enats_store_dir: str = text(
-        "", "Directory of what it keeps; empty: beside the journal of --data_dir, or a temporary one that goes with it."
-    )
-    enats_server_name: str = text("", "Its name, different for each in a cluster; empty: made from --enats_cluster.")
-    enats_max_payload: int = size(0, "Bytes of one NATS message; 0 leaves it to NATS (1 MB).")
-    enats_sync_interval: str = text(
-        "always", "How often it writes to the disk: `always`, before it answers; or an interval such as 1s."
-    )
-    enats_debug: bool = switch(False, "Let it log debug messages.")
-    enats_trace: bool = switch(False, "Let it log what it sends and gets.")
-
-
-@dataclass(frozen=True)
-class JournalSettings:
-    """What outlives the process: a record on disk of all that is registered, from which streams and sessions are recovered."""
-
-    data_dir: str = text("", "Directory of the journal; empty keeps everything in memory only.")
-    durability: str = choice(
-        "journal",
-        DURABILITIES,
-        "When a publication is acknowledged and delivered: at once, once it is written, or once it is on the disk.",
-    )
-    journal_shards: int = count(_JOURNAL.shards, "Shards of a new journal; one that exists keeps the number it was made with.")
-    journal_segment_size: int = size(
-        _JOURNAL.segment_size, "Bytes after which a shard's file is closed and the next one begun.", positive=True
-    )
-    journal_retention: float = duration(_JOURNAL.retention, "How long rows are kept; 0 sets no limit.")
-    journal_retention_size: int = size(
-        _JOURNAL.retention_size, "Bytes of the whole journal beyond which the oldest rows go; 0 sets no limit."
-    )
-    journal_hard_limit: int = size(
-        _JOURNAL.hard_limit,
-        "Bytes of the whole journal beyond which rows go that an archive or a consumer needs; 0 sets no limit.",
-    )
-    journal_consumer_ttl: float = duration(
-        _JOURNAL.consumer_ttl,
-        "How long a consumer that does not move keeps rows from going that it has not read; 0 keeps none.",
-    )
-    journal_token: str = secret_text("Bearer key for reading the journal; `none` needs none.")
-    staging_size: int = size(
-        StagingLimits().max_bytes,
-        "Bytes that uncommitted transactions may take; one application may have half of them.",
-        positive=True,
-    )
-    max_stage_size: int = size(16 << 20, "Bytes of one request that stages or publishes rows.", positive=True)
-
-
-@dataclass(frozen=True)
-class ArchiveSettings:
-    """History beyond what is kept hot: read from the table that the archive job writes from the journal."""
-
-    archive_dir: str = text("", "Directory of the archive; empty serves hot history only.")
-    archive_refresh: float = duration(2.0, "How old the list of the archive's files may be when it is read.")
-    archive_replay_limit: int = count(
-        _SESSION.archive_replay, "Messages of the archive in one answer; clients ask again for what follows.", positive=True
-    )
-
-
-@dataclass(frozen=True)
 class WebSocketSettings:
     """Pings, and what waits for a slow connection."""
 
@@ -429,13 +299,13 @@ class Settings:
     app: AppSettings = AppSettings()
     broadcast: BroadcastSettings = BroadcastSettings()
     api: ApiSettings = ApiSettings()
-    broker: BrokerSettings = BrokerSettings()
-    redis: RedisSettings = RedisSettings()
-    nats: NatsSettings = NatsSettings()
-    enats: EmbeddedNatsSettings = EmbeddedNatsSettings()
-    ring: RingSettings = NO_RING
-    journal: JournalSettings = JournalSettings()
-    archive: ArchiveSettings = ArchiveSettings()
+    broker: BrokerSettings = field(default=BrokerSettings())
+    redis: RedisSettings = field(default=RedisSettings())
+    nats: NatsSettings = field(default=NatsSettings())
+    enats: EmbeddedNatsSettings = field(default=EmbeddedNatsSettings())
+    ring: RingSettings = field(default=RingSettings())
+    journal: JournalSettings = field(default=JournalSettings())
+    archive: ArchiveSettings = field(default=ArchiveSettings())
     websocket: WebSocketSettings = WebSocketSettings()
     sse: SseSettings = SseSettings()
     limits: LimitSettings = LimitSettings()

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from ropewalk.app.settings import Settings, SettingsCopy, load, preset_choices
-from ropewalk.app.settings.declarations import declared_in
+from ropewalk.app.settings.declare import COUNT, DURATION, MILLISECONDS, SIZE, declared_in
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS
-from ropewalk.app.settings.values import COUNT, DURATION, MILLISECONDS, SIZE
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.rules import SinceGaps, SlowPolicy, StreamRule
 
