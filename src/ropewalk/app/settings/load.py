@@ -1,9 +1,9 @@
-"""From command line, environment and file to one Settings. Precedence, weakest first:
+"""Loads Settings from command line, environment and file. Precedence, weakest first:
 
 defaults, presets and modes, the file, PORT, ANYCABLE_* variables, ROPEWALK_* variables, flags.
 
-Each source gives setting name → (value, origin), and reads only what was really written. Presets and modes only fill what
-nobody wrote.
+Each source returns (value, origin) by setting name, for the settings it contains. Presets and modes only fill settings that no
+source contains.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from ropewalk.app.settings.sections import SECTIONS, SETTINGS, Settings
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.rules import SinceGaps, SlowPolicy, StreamRule
 
-# --- where values come from ------------------------------------------------------------------------------------------
+# --- sources of values -----------------------------------------------------------------------------------------------
 
 FoundValues = dict[str, tuple[Value, str]]
 
@@ -34,16 +34,16 @@ def read(setting: Setting, raw: object, origin: str) -> Value:
 
 
 def require_one_name(names: Sequence[str], where: str) -> None:
-    """`names`: those under which one setting was written in one place."""
+    """`names`: the names used for one setting in one source."""
     if len(names) > 1:
-        raise UserMistake(f"{where}: {' and '.join(names)} are one setting under two names; write one of them")
+        raise UserMistake(f"{where}: {' and '.join(names)} are the same setting; set only one of them")
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
 def split_flags(argv: Sequence[str]) -> dict[str, str]:
-    """`--name value`, `--name=value`, and `--name` alone for a switch; `-` and `_` are one. The last of a name wins."""
+    """`--name value`, `--name=value`, and `--name` alone for a switch; `-` and `_` are equivalent. The last repetition wins."""
     given: dict[str, str] = {}
     spelled: dict[str, str] = {}
     waiting = list(reversed(argv))
@@ -61,7 +61,7 @@ def split_flags(argv: Sequence[str]) -> dict[str, str]:
 
 def _known_flag(word: str, name: str) -> str:
     if not word.startswith("--"):
-        raise UserMistake(f"unexpected argument {word!r}: settings are written --name value")
+        raise UserMistake(f"unexpected argument {word!r}: settings have the form --name value")
     name = ALIASES.get(name, name)
     if name in SETTINGS or name == CONFIG_FLAG:
         return name
@@ -88,7 +88,7 @@ def from_flags(given: Mapping[str, str]) -> FoundValues:
 
 
 def from_environment(environ: Mapping[str, str]) -> FoundValues:
-    """Other variables with our prefix are let be: container platforms set such ones of their own."""
+    """Ignores unknown variables with our prefix, because container platforms set some."""
     found: FoundValues = {}
     for setting in SETTINGS.values():
         other = [variable for variable in setting.alias_variables if _is_set(setting, environ.get(variable))]
@@ -107,7 +107,7 @@ def _is_set(setting: Setting, value: str | None) -> bool:
 
 
 def find_file(given: Mapping[str, str], environ: Mapping[str, str], here: Path) -> Path | None:
-    """The named file, else the first standard one that exists. An empty name means no file at all."""
+    """The named file, else the first standard file that exists. An empty name means no file."""
     named = given.get(CONFIG_FLAG, environ.get(CONFIG_VARIABLE))
     if named is not None:
         return here / named if named else None
@@ -116,24 +116,28 @@ def find_file(given: Mapping[str, str], environ: Mapping[str, str], here: Path) 
 
 @dataclass(frozen=True)
 class SettingsCopy:
-    """`path` is read in the place of the settings file, of which it is a copy. `original` is that file, which mistakes are
-    blamed on and which may be gone by now; None: there is none that this process knows of."""
+    """A copy of the settings file, read instead of it.
+
+    Args:
+        path: The copy.
+        original: The file to name in errors, which may no longer exist; None if unknown.
+    """
 
     path: Path
     original: Path | None
 
 
 def from_file(path: Path, read_from: Path | None = None) -> tuple[FoundValues, tuple[StreamRule, ...]]:
-    """`read_from`: a copy of the file, to be read in its place."""
+    """`read_from`: a copy of the file, read instead of it."""
     found: FoundValues = {}
     tables = _tables(path, read_from or path)
     rules = stream_rules(tables.pop("streams", []), str(path))
-    tables.pop("pipeline", None)  # read by whoever runs jobs
+    tables.pop("pipeline", None)  # read by `ropewalk pipeline`
     for section, table in tables.items():
         if section not in SECTIONS:
             raise UserMistake(f"{path}: {_misplaced(section, table)}")
         if not isinstance(table, dict):
-            raise UserMistake(f"{path}: {section} is a section and is written [{section}]")
+            raise UserMistake(f"{path}: {section} is a section: write [{section}]")
         for key, raw in table.items():
             setting = _setting_at(section, key, str(path))
             keys = [other for other in table if other.replace("-", "_") in (setting.declared.alias, setting.name)]
@@ -169,7 +173,7 @@ def _setting_at(section: str, key: str, origin: str) -> Setting:
     return setting
 
 
-# --- rules for streams: [[streams]] tables, of which the first with a matching pattern applies ------------------------
+# --- rules for streams: [[streams]] tables; the first with a matching pattern applies -----------------------------------
 
 
 @dataclass(frozen=True)
@@ -181,16 +185,16 @@ class RuleKey:
 
 
 RULE_KEYS = {
-    "pattern": RuleKey(TEXT, "Stream names the rule is for; `*` and `?` as in shell globs."),
+    "pattern": RuleKey(TEXT, "Stream names the rule applies to; `*` and `?` as in shell globs."),
     "history_limit": RuleKey(COUNT, "Messages kept; 0 keeps none."),
     "history_ttl": RuleKey(DURATION, "How long a message is kept; 0 keeps none."),
     "slow_consumer": RuleKey(
         one_of(*SlowPolicy),
-        "A connection too slow for the stream: `disconnect` it, or `drop` to the newest message and tell it of the gap.",
+        "If a connection is too slow for the stream: `disconnect` it, or `drop` to the newest message with a gap notice.",
     ),
     "since_gaps": RuleKey(
         one_of(*SinceGaps),
-        "A request by time (`since`) that reaches further back than the history: `confirm` it with the gap, or `reject` it, so "
+        "If a request by time (`since`) reaches further back than the history: `confirm` it with the gap, or `reject` it, so "
         "that client libraries report the gap.",
     ),
 }
@@ -198,11 +202,11 @@ RULE_KEYS = {
 
 def stream_rules(tables: object, origin: str) -> tuple[StreamRule, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise UserMistake(f"{origin}: streams are written as tables, each under [[streams]]")
+        raise UserMistake(f"{origin}: streams must be tables, each under [[streams]]")
     rules = tuple(_rule(table, f"{origin}: [[streams]] {number}") for number, table in enumerate(tables, 1))
     for number, rule in enumerate(rules, 1):
         if any(rule.pattern == earlier.pattern for earlier in rules[: number - 1]):
-            raise UserMistake(f"{origin}: [[streams]] {number}: an earlier rule has the pattern {rule.pattern!r} and decides")
+            raise UserMistake(f"{origin}: [[streams]] {number}: an earlier rule has the same pattern {rule.pattern!r}")
     return rules
 
 
@@ -236,35 +240,35 @@ def _text(table: dict[str, object], key: str, origin: str) -> str:
     return str(_read(table, key, origin) or "")
 
 
-# --- presets, and the modes that mean several settings at once -------------------------------------------------------
+# --- presets and modes, which imply other settings -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class PresetWay:
-    """What a preset fills where one of the settings `given` was written, or without such a condition where there are none."""
+class PresetCase:
+    """The settings that a preset fills if one of the settings `given` has a value. Empty `given`: always."""
 
     given: tuple[str, ...]
     values: Mapping[str, Value]
 
     def reason(self, found: FoundValues) -> str | None:
-        """Why it applies, in words; None where it does not."""
+        """Why the case applies; None if it does not."""
         if not self.given:
             return "neither Redis nor NATS is configured"
         return next((f"{name} is set by {found[name][1]}" for name in self.given if name in found and found[name][0]), None)
 
 
 _ON_NATS: dict[str, Value] = {"broker": "nats", "broadcast_adapter": ("http", "nats")}
-PRESETS: dict[str, tuple[PresetWay, ...]] = {
+PRESETS: dict[str, tuple[PresetCase, ...]] = {
     "broker": (
-        # First, as in AnyCable: a platform may set REDIS_URL for others, but nobody embeds NATS by accident.
-        PresetWay(("embed_nats",), _ON_NATS),
-        PresetWay(("redis_url", "redis_sentinels"), {"broker": "redis", "broadcast_adapter": ("http", "redisx", "redis")}),
-        PresetWay(("nats_servers",), _ON_NATS),
-        PresetWay((), {"broker": "memory", "broadcast_adapter": ("http",)}),
+        # First, as in AnyCable: a platform may set REDIS_URL for others, but --embed_nats is always intended.
+        PresetCase(("embed_nats",), _ON_NATS),
+        PresetCase(("redis_url", "redis_sentinels"), {"broker": "redis", "broadcast_adapter": ("http", "redisx", "redis")}),
+        PresetCase(("nats_servers",), _ON_NATS),
+        PresetCase((), {"broker": "memory", "broadcast_adapter": ("http",)}),
     ),
 }
 MODES: dict[str, dict[str, Value]] = {
-    # In this order, for one mode may switch on the next.
+    # In this order, because a mode may enable the next.
     "demo": {"public": True, "sse": True},
     "public": {"noauth": True, "public_streams": True},
     "debug": {"log_level": "debug"},
@@ -272,11 +276,11 @@ MODES: dict[str, dict[str, Value]] = {
 
 
 def filled(written: FoundValues) -> FoundValues:
-    """What was written, and what it fills."""
+    """The values found, with those that presets and modes add."""
     found = dict(written)
     presets, _ = found.get("presets", ((), ""))
     for preset in presets if isinstance(presets, tuple) else ():
-        values, reason = _way_of(PRESETS[preset], found)
+        values, reason = _matching_case(PRESETS[preset], found)
         _fill(found, values, f"preset {preset}: {reason}")
     for mode, meant in MODES.items():
         if mode in found and found[mode][0]:
@@ -284,13 +288,13 @@ def filled(written: FoundValues) -> FoundValues:
     return found
 
 
-def _way_of(ways: Sequence[PresetWay], found: FoundValues) -> tuple[Mapping[str, Value], str]:
-    """The values of the first that applies, and why."""
-    return next((way.values, reason) for way in ways if (reason := way.reason(found)) is not None)
+def _matching_case(cases: Sequence[PresetCase], found: FoundValues) -> tuple[Mapping[str, Value], str]:
+    """The values of the first case that applies, and the reason."""
+    return next((case.values, reason) for case in cases if (reason := case.reason(found)) is not None)
 
 
 def preset_choices(settings: Settings) -> list[str]:
-    """One line for each preset that filled anything: what it chose, and why."""
+    """One line for each preset that filled a setting: its reason and its choices."""
     chosen: dict[str, list[str]] = {}
     for name, origin in settings.origins.items():
         if origin.startswith("preset ") and (setting := SETTINGS.get(name)):
@@ -304,7 +308,7 @@ def _fill(found: FoundValues, values: Mapping[str, Value], origin: str) -> None:
         found.setdefault(name, (value, origin))
 
 
-# --- one Settings from all of them -----------------------------------------------------------------------------------
+# --- one Settings from all sources -----------------------------------------------------------------------------------
 
 
 def settings_file(argv: Sequence[str], environ: Mapping[str, str]) -> Path | None:
@@ -315,8 +319,12 @@ def settings_file(argv: Sequence[str], environ: Mapping[str, str]) -> Path | Non
 def load(
     argv: Sequence[str], environ: Mapping[str, str], here: Path | None = None, instead: SettingsCopy | None = None
 ) -> Settings:
-    """Raises UserMistake. `here` is where a relative settings file is looked for, the working directory by default. `instead`:
-    what to read in its place."""
+    """Raises UserMistake.
+
+    Args:
+        here: Directory of a relative settings file, the working directory by default.
+        instead: A copy to read instead of the settings file.
+    """
     given = split_flags(argv)
     path = (instead.original or instead.path) if instead else find_file(given, environ, here or Path())
     from_path, rules = from_file(path, instead.path if instead else None) if path else ({}, ())

@@ -193,7 +193,10 @@ def test_invalid_file_is_rejected_with_a_hint(tmp_path: Path, subtests: pytest.S
         ("[[streams]]\npatern = 'x'", r"unknown key patern; did you mean pattern\?"),
         ("[[streams]]\npattern = 'x'\nslow_consumer = 'wait'", "slow_consumer wants disconnect or drop"),
         ("[[streams]]\npattern = 'x'\nsince_gaps = 'tell'", "since_gaps wants confirm or reject"),
-        ("[[streams]]\npattern = 'x'\n[[streams]]\npattern = 'x'", r"\[\[streams\]\] 2: an earlier rule has the pattern 'x'"),
+        (
+            "[[streams]]\npattern = 'x'\n[[streams]]\npattern = 'x'",
+            r"\[\[streams\]\] 2: an earlier rule has the same pattern 'x'",
+        ),
         ("[limits]\nmax_subscriptions = 0", r"\[limits\] max_subscriptions wants more than 0"),
         ("[streams]\npattern = 'x'", r"each under \[\[streams\]\]"),
     ]
@@ -307,7 +310,7 @@ def test_setting_under_both_names_in_one_source_is_rejected(tmp_path: Path, subt
     for argv, environ, file, names in cases:
         with subtests.test(names=names):
             (tmp_path / "ropewalk.toml").write_text(file)
-            with pytest.raises(UserMistake, match=re.escape(f"{names} are one setting under two names; write one of them")):
+            with pytest.raises(UserMistake, match=re.escape(f"{names} are the same setting; set only one of them")):
                 load(argv, environ, tmp_path)
 
 
