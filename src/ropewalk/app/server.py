@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ropewalk import __version__
 from ropewalk.adapters.endpoints.acceptor import Acceptor
-from ropewalk.adapters.endpoints.admission import HTTP_RESERVE, MOST_UNKNOWN, ConnectionAdmission
+from ropewalk.adapters.endpoints.admission import HTTP_RESERVE, MAX_UNIDENTIFIED, ConnectionAdmission
 from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inherited_sockets, passed_on
 from ropewalk.adapters.metrics.prometheus import process_figures
 from ropewalk.app import composition, reload
@@ -272,7 +272,7 @@ def room_for_connections(settings: Settings) -> tuple[int, int]:
     limits = settings.limits
     in_use = _open_files()
     own = in_use + OWN_FILES
-    wanted = own + limits.max_conn + limits.max_http_conn + HTTP_RESERVE + MOST_UNKNOWN
+    wanted = own + limits.max_conn + limits.max_http_conn + HTTP_RESERVE + MAX_UNIDENTIFIED
     allowed = _raise_limit(wanted if limits.max_conn and limits.max_http_conn else None)
     room = max(FEWEST, allowed - own)
     if limits.max_conn and room < limits.max_conn:

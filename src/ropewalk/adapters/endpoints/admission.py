@@ -22,8 +22,8 @@ from ropewalk.model.refusals import Refusal
 
 logger = logging.getLogger("ropewalk.server")
 
-MOST_UNKNOWN = 4096
-"""Connections of which nothing is known yet. A client says what it wants within a round trip, so only a flood fills this."""
+MAX_UNIDENTIFIED = 4096
+"""Connections without a detected protocol. A client sends its first bytes within a round trip, so only a flood reaches this."""
 
 CROWDED_IDLE_TIMEOUT = 1.0
 """How long an HTTP connection is kept open between requests while all their places are taken."""
@@ -38,8 +38,12 @@ class UndetectedConnection(Protocol):
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """0 sets no limit. `descriptors`: connections of every kind for which there are file descriptors. `spare`: so many more,
-    which are not for clients."""
+    """0 means unlimited.
+
+    Args:
+        descriptors: connections of every kind for which there are file descriptors.
+        spare: further descriptors, reserved for connections other than clients'.
+    """
 
     clients: int = 0
     http: int = 0
@@ -49,7 +53,12 @@ class ConnectionLimits:
 
 
 class ConnectionAdmission:
-    """`websockets` and `http` tell how many connections their libraries have open."""
+    """Limits the connections of a process.
+
+    Args:
+        websockets: returns the number of open WebSocket connections.
+        http: returns the number of open HTTP connections.
+    """
 
     def __init__(
         self, limits: ConnectionLimits, refusals: Counter[str], websockets: Callable[[], int], http: Callable[[], int]
@@ -82,7 +91,7 @@ class ConnectionAdmission:
         self._share()
 
     def _share(self) -> None:
-        """What is left to this process. Kept, so that a newcomer costs one comparison."""
+        """Compute the limit of this process, once per change: a new connection costs one comparison."""
         clients, http = self._limits.clients, self._limits.http
         self._most_clients = clients - self._clients_elsewhere if clients else math.inf
         self._most_http = http - self._http_elsewhere if http else math.inf
@@ -106,8 +115,8 @@ class ConnectionAdmission:
         files = self._limits.descriptors
         scarce = bool(files) and self.connections() > files
         oldest = next(iter(self._unknown))
-        # Where everybody else is known it comes in: there is a reserve of files, and it may be a health check.
-        if oldest is not newcomer and (scarce or len(self._unknown) > MOST_UNKNOWN):
+        # If all other connections are identified, accept it from the reserve of files: it may be a health check.
+        if oldest is not newcomer and (scarce or len(self._unknown) > MAX_UNIDENTIFIED):
             self.count(Refusal.DESCRIPTORS if scarce else Refusal.HEAD_TIMEOUT, connections=self.connections())
             del self._unknown[oldest]
             oldest.drop()
@@ -160,7 +169,7 @@ class ConnectionAdmission:
 
         return handle
 
-    # --- what is refused ----------------------------------------------------------------------------------------------
+    # --- refusals -----------------------------------------------------------------------------------------------------
 
     def count(self, why: Refusal, **numbers: int) -> None:
         self.refusals[why] += 1

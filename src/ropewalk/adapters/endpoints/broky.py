@@ -16,7 +16,7 @@ from ropewalk.core.stats import Stats
 from ropewalk.protocol.proxies import Peer
 
 HELLO_SECONDS = 5.0
-MOST_UNCOUNTED = 256
+MAX_UNCOUNTED = 256
 """Connections to a node of a ring that have not said yet whether they are a node. Beyond that the oldest is dropped."""
 
 
@@ -54,7 +54,7 @@ class BrokyEndpoint:
         return self._shared.clients.nodes is not None
 
     def take_over(self, transport: asyncio.Transport, data: bytes, peer: Peer, accepted: socket.socket | None = None) -> None:
-        """A connection becomes ours, with what was read of it. `accepted`: its socket, if there is no TLS in between."""
+        """Take over a connection with the input read so far. `accepted`: its socket, if there is no TLS in between."""
         sock = cast(socket.socket, transport.get_extra_info("socket"))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # for peers that are gone and to whom nothing is sent
         connection = BrokyConnection(self, self._shared, transport, peer, accepted)
@@ -64,7 +64,7 @@ class BrokyEndpoint:
             self._connections.add(connection)
         else:
             self._uncounted[connection] = None
-            if len(self._uncounted) > MOST_UNCOUNTED:
+            if len(self._uncounted) > MAX_UNCOUNTED:
                 oldest = next(iter(self._uncounted))
                 del self._uncounted[oldest]
                 oldest.time_out()

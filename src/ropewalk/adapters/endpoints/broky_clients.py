@@ -42,14 +42,14 @@ class ClientKind(Enum):
 
 @dataclass(frozen=True)
 class BrokyClients:
-    """`guards`: whose keys are publishing keys; one with an empty key lets everybody push. `nodes`: those of a ring, if this is
+    """`guards`: their keys are publishing keys; an empty key lets all clients push. `nodes`: those of a ring, if this is
     a node of one."""
 
     guards: Sequence[KeyGuard]
     proxies: TrustedProxies
     nodes: RingNodes | None = None
 
-    def kind_of(self, token: str) -> ClientKind:
+    def classify(self, token: str) -> ClientKind:
         if any(guard.key and guard.knows(f"Bearer {token}") for guard in self.guards):
             return ClientKind.PUBLISHER
         open_to_all = any(not guard.key for guard in self.guards)

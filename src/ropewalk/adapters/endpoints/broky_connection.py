@@ -1,5 +1,5 @@
-"""One connection over TCP: pushes go to `broky_pushes`, everything else is its session's. Frames are handled in order, but a
-command that waits for the store or for credit holds up no pushes."""
+"""One connection over TCP: pushes go to `broky_pushes`, all other frames to its session. Frames are handled in order, except
+that a command waiting for the store or for credit does not delay pushes."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
@@ -14,7 +14,7 @@ from ropewalk.adapters.endpoints.broky_shared import MAX_UNACKED, BrokyShared
 from ropewalk.adapters.endpoints.frame_watch import FrameWatch
 from ropewalk.adapters.endpoints.routes import completed
 from ropewalk.adapters.endpoints.socket_writes import SocketWrites
-from ropewalk.adapters.endpoints.turns import A_TURN, LITTLE
+from ropewalk.adapters.endpoints.turns import FREE_SECONDS, TURN_SECONDS
 from ropewalk.adapters.endpoints.unsent import unsent_bytes
 from ropewalk.core.node_proofs import DialledNode
 from ropewalk.model.closing import UNFINISHED_MESSAGE
@@ -32,30 +32,33 @@ from ropewalk.protocol.broky.tables import encode
 from ropewalk.protocol.proxies import Peer
 from ropewalk.protocol.stream_keys import name_of
 
-HELLO_SIZE = 16 * 1024
-"""Bytes of a frame of somebody whom we do not know yet."""
+MAX_HELLO_BYTES = 16 * 1024
+"""Largest frame of a client that is not authenticated yet."""
 
 CLOSE_TIMEOUT = 1.0
-ENOUGH = 32 * 1024
-"""Bytes of runs on the fast path after which the time is looked at."""
+MAX_BATCH_BYTES = 32 * 1024
+"""Bytes of runs on the fast path between two checks of the clock."""
 
-FEW_BYTES = 4096
-"""Bytes of a connection that do not wait for its turn, however much others have sent."""
+MAX_IMMEDIATE_BYTES = 4096
+"""Unhandled bytes up to which a connection needs no turn, however much other connections have sent."""
 
 
 class ConnectionTable(Protocol):
-    """All connections, as one of them sees them."""
+    """The table of connections, as used by one of them."""
 
     def counted(self, connection: "BrokyConnection") -> bool:
-        """It is a client. False where there is no place for one more."""
+        """Register the connection as a client. False if the connection limit is reached."""
 
     def left(self, connection: "BrokyConnection") -> None:
-        """It has ended, or is not a client's."""
+        """Remove a connection that has ended or is not a client's."""
 
 
 class BrokyConnection(asyncio.Protocol):
-    """A `Connection`, if it has a session. `write` is the transport's own method. `sock`: that of the transport, if there is no
-    TLS in between."""
+    """A `Connection`, if it has a session. `write` is the transport's own method.
+
+    Args:
+        sock: the socket of the transport, if there is no TLS in between.
+    """
 
     def __init__(
         self, table: ConnectionTable, shared: BrokyShared, transport: asyncio.Transport, peer: Peer, sock: socket | None = None
@@ -67,17 +70,17 @@ class BrokyConnection(asyncio.Protocol):
         self.write = transport.write
         self.direct: SocketWrites | None = None
         self._sock = sock
-        self._unhandled = ReadAhead(HELLO_SIZE)
-        self._watch = FrameWatch(shared.message_timeouts, self._unhandled, self._frame_late)
+        self._unhandled = ReadAhead(MAX_HELLO_BYTES)
+        self._watch = FrameWatch(shared.message_timeouts, self._unhandled, self._frame_timed_out)
         self._session: SessionHandle | None = None
         self._greeted = False
-        self._proving: DialledNode | None = None  # a node of the ring, until it has proved the key
+        self._proving: DialledNode | None = None  # a node of the ring that has not proved the key yet
         self._may_push = False
         self._runs = CollectedRuns(shared.pushes)
-        self._runs_stay_whole = False  # those that came last
-        self._commands_ahead = False  # of the next run, in the session
+        self._runs_stay_whole = False  # the last ones received
+        self._commands_ahead = False  # the session has commands to finish before the next run
         self._under_way: asyncio.Task[None] | None = None
-        self._until = 0.0  # by the clock of the turns, for how long it may work on in this one
+        self._until = 0.0  # end of the current turn, by the clock of the turns
         self._waits_for_turn = False
         self._meter: CreditMeter | None = None
         self._held = False
@@ -87,29 +90,29 @@ class BrokyConnection(asyncio.Protocol):
         self._draining = False
         self._hung_up = False
         self._only_pushes = False
-        self._unsent = 0  # when it was last seen not to take its answers
+        self._unsent = 0  # unsent bytes at the last check of the write timeout
         self._closing = False
 
     # --- the transport calls ------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """A few runs that stay whole, behind others that did, are handed over at once: this is what most reads bring."""
+        """Fast path for most reads: a few runs that stay whole, after others that did, are handed over at once."""
         if self._closing:
             return
-        if self._runs_stay_whole and len(data) <= FEW_BYTES and self._is_free() and self._unhandled.empty:
-            done = self._runs.take(data, 0, self._unhandled.limit, FEW_BYTES)
+        if self._runs_stay_whole and len(data) <= MAX_IMMEDIATE_BYTES and self._is_free() and self._unhandled.empty:
+            done = self._runs.take(data, 0, self._unhandled.limit, MAX_IMMEDIATE_BYTES)
             if done == len(data):
                 self._hand_over()
                 return
             data = data[done:]
         self._unhandled.put(data)
-        self._go_on_if_time_is_left()
+        self._continue_within_budget()
 
     def eof_received(self) -> bool:
-        """The client will say no more. What came whole is answered, where the transport can still carry that. It is told again
-        whenever reading goes on."""
+        """The client has half-closed the connection. Complete frames are still answered, if the transport can still write. The
+        event loop calls this again whenever reading resumes."""
         self._hung_up = True
-        return self._transport.can_write_eof() and self._owes_answers()
+        return self._transport.can_write_eof() and self._has_pending_answers()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -136,12 +139,12 @@ class BrokyConnection(asyncio.Protocol):
         self._shared.stats.connections_closed += self._only_pushes
         if self._session is not None:
             self._session.lost()
-            self._session = None  # it knows this connection: nothing but the garbage collector would free the two
+            self._session = None  # breaks the reference cycle with the session
 
     # --- the engine calls ---------------------------------------------------------------------------------------------
 
     def close(self, code: int, text: str) -> None:
-        """The codec has said why. What still comes is read and thrown away, so that no reset takes our last frame with it."""
+        """The codec has written the reason. Further input is read and discarded, so that no reset destroys the last frame."""
         if self._closing:
             return
         self._closing = True
@@ -156,41 +159,41 @@ class BrokyConnection(asyncio.Protocol):
         return self._transport.get_write_buffer_size()
 
     async def ready(self) -> None:
-        pass  # every subscription is answered as it comes
+        pass  # every subscription is answered at once
 
     def unsent(self) -> int:
         return unsent_bytes(self._transport)
 
     def hold_reading(self, hold: bool) -> None:
-        """Nor is more handed on of what was read: the session's own bound is below what one read may bring. It gets that
-        before more is read."""
+        """Also stops passing on input that was already read, since one read may exceed the session's own limit. The session
+        gets that input before more is read."""
         self._held = hold
         self._held_bytes = 0
         if hold:
             self._pace()
         else:
-            asyncio.get_running_loop().call_soon(self._go_on_if_time_is_left)
+            asyncio.get_running_loop().call_soon(self._continue_within_budget)
 
     # --- frames, in order ---------------------------------------------------------------------------------------------
 
-    def _go_on_if_time_is_left(self) -> None:
-        """Without a turn, unless much waits here and others have worked without theirs."""
+    def _continue_within_budget(self) -> None:
+        """Continue without a turn, unless much input is unhandled and the budget for work without turns is used up."""
         turns = self._shared.turns
         left = turns.left
-        if left <= 0.0 and self._unhandled.size > FEW_BYTES and self._may_go_on():
+        if left <= 0.0 and self._unhandled.size > MAX_IMMEDIATE_BYTES and self._can_continue():
             self._wait_for_turn()
             self._pace()
             return
         began = turns.clock()
-        self._go_on(began + max(left, LITTLE))
+        self._continue(began + max(left, FREE_SECONDS))
         turns.worked(turns.clock() - began)
 
-    def _go_on(self, until: float) -> None:
-        """At least a step, and no further one after that time."""
+    def _continue(self, until: float) -> None:
+        """Take at least one step, and start none after `until`."""
         self._until = until
         clock = self._shared.turns.clock
         try:
-            while self._may_go_on():
+            while self._can_continue():
                 self._handle_some()
                 if clock() >= until:
                     break
@@ -202,14 +205,14 @@ class BrokyConnection(asyncio.Protocol):
             self._watch.look()
         if self._draining and self._under_way is None:
             self.drain()
-        if self._hung_up and not self._owes_answers():
+        if self._hung_up and not self._has_pending_answers():
             self._transport.close()
-        if self._may_go_on():
+        if self._can_continue():
             self._wait_for_turn()
         self._pace()
 
-    def _owes_answers(self) -> bool:
-        """To a client that has hung up. When only its session has something left, that is under way from now on."""
+    def _has_pending_answers(self) -> bool:
+        """For a half-closed connection. If only the session has pending answers, starts to finish them."""
         if self._closing:
             return False
         if self._unhandled.size > 0 or self._under_way is not None:
@@ -220,18 +223,18 @@ class BrokyConnection(asyncio.Protocol):
         return rest is not None
 
     async def _end_after(self, rest: Awaitable[None]) -> None:
-        """Deliveries that still come are not waited for: they would have no end."""
+        """Does not wait for further deliveries: they have no end."""
         await rest
         self._transport.close()
 
-    def _may_go_on(self) -> bool:
+    def _can_continue(self) -> bool:
         return self._unhandled.size > 0 and self._is_free() and not self._closing
 
     def _is_free(self) -> bool:
         return self._under_way is None and not self._waits_for_turn and not self._session_is_full()
 
     def _session_is_full(self) -> bool:
-        """Commands may wait for credit, which comes behind them: it has to be read, and handed on."""
+        """Commands may wait for credit, which arrives behind them: it must still be read and passed on."""
         return self._held and (self._meter is None or self._held_bytes > MAX_UNACKED)
 
     def _wait_for_turn(self) -> None:
@@ -240,11 +243,11 @@ class BrokyConnection(asyncio.Protocol):
 
     def take_turn(self) -> float:
         self._waits_for_turn = False
-        self._go_on(self._shared.turns.clock() + A_TURN)
+        self._continue(self._shared.turns.clock() + TURN_SECONDS)
         return 0.0
 
     def _handle_some(self) -> None:
-        """A frame, or several runs that stay whole. These are collected, and handed over before anything else is handled."""
+        """Handle a frame, or collect several runs that stay whole. Collected runs are handed over before any other frame."""
         unhandled = self._unhandled
         try:
             if not (stop := unhandled.end()) or (self._may_push and not self._commands_ahead and self._collect()):
@@ -267,9 +270,9 @@ class BrokyConnection(asyncio.Protocol):
             self._handle(body, frame)
 
     def _collect(self) -> bool:
-        """Whether there were runs on the fast path."""
+        """Collect runs on the fast path. True if there were any."""
         unhandled = self._unhandled
-        count = self._runs.take(unhandled.data, unhandled.at, unhandled.limit, ENOUGH) - unhandled.at
+        count = self._runs.take(unhandled.data, unhandled.at, unhandled.limit, MAX_BATCH_BYTES) - unhandled.at
         self._runs_stay_whole = count > 0
         if count:
             unhandled.pass_by(count)
@@ -308,8 +311,8 @@ class BrokyConnection(asyncio.Protocol):
             self._shared.stats.refusals[mistake.refusal or Refusal.BAD_FRAME] += 1
             self._end(error_of(mistake))
 
-    def _frame_late(self) -> None:
-        """Not the client's fault where we do not read on, or have not handled what came before."""
+    def _frame_timed_out(self) -> None:
+        """Not a timeout of the client if reading is paused or earlier frames are not handled yet."""
         if not self._reads or self._unhandled.size:
             self._watch.look()
         elif self._session is not None:
@@ -347,7 +350,7 @@ class BrokyConnection(asyncio.Protocol):
         if not self._table.counted(self):
             self._end(error(Reason.OVERFLOW, "too many connections", reconnect=True))
             return
-        kind = shared.clients.kind_of(token)
+        kind = shared.clients.classify(token)
         self._may_push = kind.may_push
         self._unhandled.limit = shared.max_frame if self._may_push else shared.max_command
         if hello.credit and kind is not ClientKind.PUBLISHER:
@@ -364,19 +367,19 @@ class BrokyConnection(asyncio.Protocol):
         self._under_way = asyncio.get_running_loop().create_task(self._opened(self._session))
 
     def _greet_node(self, said: bytes, nodes: RingNodes) -> None:
-        """First its challenge, then its proof; it sends nothing more before it is welcomed. The timeout for a Hello goes on."""
+        """Handle its challenge, then its proof; it sends nothing more before the Welcome. The Hello timeout keeps running."""
         try:
             if self._proving is None:
                 self._proving = nodes.greet()
                 self.write(encode(frames.Peer(self._proving.respond(said))))
             else:
                 self._proving.verify(said)
-                self._become_a_link(nodes)
+                self._become_peer_link(nodes)
         except NotProven as mistake:
             self._shared.stats.refusals[Refusal.BAD_KEY] += 1
             self._end(error(Reason.UNAUTHORIZED, str(mistake)))
 
-    def _become_a_link(self, nodes: RingNodes) -> None:
+    def _become_peer_link(self, nodes: RingNodes) -> None:
         self._greeted = self._closing = True
         self._watch.end()
         self._table.left(self)
@@ -384,7 +387,7 @@ class BrokyConnection(asyncio.Protocol):
         nodes.take_over(self._transport)
 
     async def _opened(self, session: SessionHandle) -> None:
-        """Nobody pushes before they are known."""
+        """No pushes before authentication."""
         await session.opened()
         self._finished()
 
@@ -396,7 +399,7 @@ class BrokyConnection(asyncio.Protocol):
         self._end(error(Reason.NOT_READY, "no Hello came"))
 
     def _watch_progress(self) -> None:
-        """Nobody took all that waits. Where nobody took anything, nobody would read an error either."""
+        """Write timeout. Abort without an error frame if the peer has read nothing since the last check."""
         unsent = self.unsent()
         if unsent != self._unsent:
             self._unsent = unsent
@@ -406,7 +409,7 @@ class BrokyConnection(asyncio.Protocol):
             self._transport.abort()
 
     def drain(self) -> None:
-        """The server ends. A session is told by the engine."""
+        """The server is shutting down. The engine notifies sessions."""
         self._draining = True
         if self._session is None and self._under_way is None:
             self._end(error(Reason.DRAINING, "the server restarts", reconnect=True))
@@ -414,13 +417,13 @@ class BrokyConnection(asyncio.Protocol):
     # --- pushes -------------------------------------------------------------------------------------------------------
 
     def _push(self, run: frames.Run) -> None:
-        """With all runs that came right behind it and are registered too, as far as the time reaches."""
+        """Register it together with the runs directly behind it, until the end of the turn."""
         pusher, clock = self._shared.pushes, self._shared.turns.clock
         pushes: list[Push] = []
         refusals: list[bytes] = []
         size = 0
         while True:
-            if isinstance(push := pusher.push_of(run, self._may_push), bytes):
+            if isinstance(push := pusher.build_push(run, self._may_push), bytes):
                 refusals.append(push)
             else:
                 pushes.append((run, push))
@@ -431,7 +434,7 @@ class BrokyConnection(asyncio.Protocol):
                 frame = self._unhandled.frame()
                 following = decode(frame) if frame else None
             except MalformedFrame:
-                break  # it is told when its turn comes
+                break  # reported when it is handled itself
             if not isinstance(following, frames.Run) or pusher.publisher.is_ephemeral(name_of(following.key)):
                 break
             self._unhandled.pass_by(len(frame))
@@ -446,7 +449,7 @@ class BrokyConnection(asyncio.Protocol):
             self.write(answer)
 
     def _hand_over(self) -> None:
-        """What was collected; nothing, if it was to nobody."""
+        """Hand over the collected runs and write the answer, if there is one."""
         answer = self._runs.hand_over()
         if not isinstance(answer, bytes):
             self._await(answer)
@@ -454,17 +457,17 @@ class BrokyConnection(asyncio.Protocol):
             self.write(answer)
 
     def _wait_for_commands(self) -> None:
-        """The next run is handled after them."""
+        """Handle the next run after the pending commands."""
         self._commands_ahead = False
         if self._session is not None and (settled := self._session.settled()) is not None:
-            self._under_way = asyncio.get_running_loop().create_task(self._go_on_after(settled))
+            self._under_way = asyncio.get_running_loop().create_task(self._continue_after(settled))
 
-    async def _go_on_after(self, settled: Awaitable[None]) -> None:
+    async def _continue_after(self, settled: Awaitable[None]) -> None:
         await settled
         self._finished()
 
     def _await(self, work: Coroutine[Any, Any, bytes]) -> None:
-        """Send what it answers later; until then nothing more is handled."""
+        """Write the answer when the work is done; no frames are handled until then."""
         self._under_way = asyncio.get_running_loop().create_task(self._answer(work))
 
     async def _answer(self, work: Coroutine[Any, Any, bytes]) -> None:
@@ -475,4 +478,4 @@ class BrokyConnection(asyncio.Protocol):
 
     def _finished(self) -> None:
         self._under_way = None
-        self._go_on_if_time_is_left()
+        self._continue_within_budget()

@@ -1,7 +1,7 @@
 """What clients of Broky push. Runs of ephemeral streams stay whole and are collected while a connection is read; the others
 are registered message by message.
 
-A run to nobody that wants no answer is counted by its key and its count alone. So a malformed one may pass unnoticed there.
+A run without listeners and without a ref is only counted, by its key and count. A malformed one may go unnoticed there.
 """
 
 import logging
@@ -44,7 +44,7 @@ class Pushes:
         self.short_name = (limits.max_stream_name - 8) * 3 // 4
         self.short_payload = (limits.max_publish_size - 16) * 3 // 4
 
-    def push_of(self, run: frames.Run, may_push: bool) -> list[Publication] | bytes:
+    def build_push(self, run: frames.Run, may_push: bool) -> list[Publication] | bytes:
         """The publications of a run, or its refusal."""
         if not may_push:
             return self.refused(run.ref, Reason.FORBIDDEN, "pushing needs a publishing key as the token")
@@ -119,9 +119,15 @@ class CollectedRuns:
         return bool(self._runs or self._refs or self._refusals)
 
     def take(self, data: bytes, start: int, limit: int, enough: int) -> int:
-        """Collect the runs that are whole in `data` from there on, up to the first that is not on the fast path: it is for
-        others to say what it is. Returns where that begins. `limit`: of the size of a frame. `enough`: bytes after which no
-        more are collected."""
+        """Collect the complete runs of `data` from `start` on, up to the first frame that is not on the fast path.
+
+        Args:
+            limit: largest frame.
+            enough: bytes after which to stop.
+
+        Returns:
+            The position of the first frame that was not collected.
+        """
         pushes = self._pushes
         longest, most = pushes.short_name, pushes.limits.max_batch
         stop, unheard, now = len(data), 0, pushes.clock()
@@ -181,7 +187,7 @@ class CollectedRuns:
         publisher, stream = pushes.publisher, name_of(run.key)
         if not publisher.is_ephemeral(stream):
             return False
-        if isinstance(refusal := pushes.push_of(run, may_push=True), bytes):
+        if isinstance(refusal := pushes.build_push(run, may_push=True), bytes):
             self._refusals.append(refusal)
             return True
         try:
@@ -227,17 +233,17 @@ def _pushed(pushes: Sequence[Push], receipts: Sequence[Receipt]) -> bytes:
 def pushed_nowhere(refs: Sequence[int]) -> bytes:
     """The answer to pushes that have no position."""
     count = len(refs)
-    if count > MOST_PREPARED:
+    if count > MAX_PREPARED:
         return encode(frames.Pushed(tuple(refs), (0,) * count, bytes(count)))
     before, after = _answer_around(count)
     return b"%b%b%b" % (before, pack(f"<{count}I", *refs), after)
 
 
-MOST_PREPARED = 64
-"""Refs of an answer that is written around them only."""
+MAX_PREPARED = 64
+"""Most refs of an answer whose surrounding bytes are cached."""
 
 
-@lru_cache(maxsize=MOST_PREPARED)
+@lru_cache(maxsize=MAX_PREPARED)
 def _answer_around(count: int) -> tuple[bytes, bytes]:
     mark = 0xFFFFFFFF
     before, _, after = encode(frames.Pushed((mark,) * count, (0,) * count, bytes(count))).partition(

@@ -16,7 +16,7 @@ MAX_UNACKED = 1024 * 1024
 """Bytes of frames that wait behind a push that is under way before no more is read."""
 
 AROUND_PAYLOADS = 64 * 1024
-"""Bytes of a frame of pushes that are no payload: keys, sizes, times and uids."""
+"""Bytes of a push frame besides its payload: keys, sizes, times and uids."""
 
 
 @dataclass(frozen=True)

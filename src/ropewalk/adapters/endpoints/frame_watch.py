@@ -1,4 +1,4 @@
-"""Watches whether a frame over TCP whose beginning has come is finished in time. What has come of it is kept meanwhile."""
+"""Watches whether a frame over TCP that has begun is complete in time. The received part is kept in memory meanwhile."""
 
 from collections.abc import Callable
 

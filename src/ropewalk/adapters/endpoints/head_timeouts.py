@@ -1,4 +1,4 @@
-"""How long a connection may take to say what it wants: first of all, and with every further request once that has begun.
+"""Timeouts for request heads: for the first one of a connection, and for every further one that has begun.
 
 All may take equally long, so that one timer, set for the first of them, does for all.
 """
@@ -7,7 +7,7 @@ import asyncio
 from typing import Protocol
 
 MESSAGE_SECONDS = 30.0
-"""How long a message of a client may take from its first byte to its last. What has come of it is kept meanwhile."""
+"""Seconds from the first to the last byte of a client's message. The received part is kept in memory meanwhile."""
 
 
 class AwaitedHead(Protocol):
@@ -35,7 +35,7 @@ class HeadTimeouts:
         self._until.pop(waiting, None)
 
     def _look(self) -> None:
-        """The timer was set for one that may have ended since; the next is set for whoever is the first now."""
+        """The timer may belong to an entry that has ended since. Set the next one for the current first entry."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         late = [waiting for waiting, until in self._until.items() if until <= now]

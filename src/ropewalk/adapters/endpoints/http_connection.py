@@ -49,7 +49,11 @@ MAX_LINGER_BYTES = 32 << 20
 
 
 class HttpContext(NamedTuple):
-    """What the HTTP connections of a port share. `write_timeout`: seconds that a peer may take nothing of what waits for it."""
+    """Shared by the HTTP connections of a port.
+
+    Args:
+        write_timeout: seconds without progress after which a peer that does not read is dropped.
+    """
 
     router: HttpRouter
     connections: "set[HttpConnection]"
@@ -169,7 +173,7 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._end_watch()
-        self._go_on()
+        self._continue()
 
     # --- parsing ------------------------------------------------------------------------------------------------------
 
@@ -181,7 +185,7 @@ class HttpConnection(asyncio.Protocol):
         return current is None or not (current.body.complete or current.body.buffered > BODY_HIGH_WATER)
 
     def _parse(self, data: bytes) -> None:
-        """What is too much for one turn of the event loop waits for the next one."""
+        """Work that exceeds one turn of the event loop waits for the next one."""
         rest = data
         if self._repeat is not None and self._parser.is_between_requests:
             rest = self._answer_repeats(self._repeat, data)
@@ -236,10 +240,10 @@ class HttpConnection(asyncio.Protocol):
         """Parse the next slice. Returns how long others wait after it."""
         self._in_turn = False
         before = self._parser.chunks
-        self._go_on()
+        self._continue()
         return (self._parser.chunks - before) / CHUNKS_A_SECOND
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """Answer and parse what had to wait, as far as it may."""
         self._answer()
         if self._unparsed and self._may_parse() and self.transport is not None:
@@ -388,7 +392,7 @@ class HttpConnection(asyncio.Protocol):
             self._responded(request, answer.status, answer.close)
         else:
             self.transport.close()
-        self._go_on()
+        self._continue()
 
     def _failed(self, request: HttpRequest, error: Exception) -> HttpResponse:
         if self.transport is not None or not isinstance(error, ConnectionError):
@@ -459,7 +463,7 @@ class HttpConnection(asyncio.Protocol):
 
     def body_taken(self) -> None:
         if self._unparsed:
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._continue)
 
     def stream_begun(self) -> None:
         self._streaming = True
@@ -471,7 +475,7 @@ class HttpConnection(asyncio.Protocol):
             raise ConnectionResetError("the connection was lost")
 
     def detach(self) -> tuple[asyncio.Transport, bytes]:
-        """Hand the connection over to another protocol, with what came behind the current request."""
+        """Hand the connection over to another protocol, with the input behind the current request."""
         assert self.transport is not None
         transport, rest = self.transport, self._unparsed
         self._forget()

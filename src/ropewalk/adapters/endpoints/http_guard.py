@@ -88,7 +88,7 @@ def guarded(guard: KeyGuard, answer: HttpHandler) -> HttpHandler:
 
 
 def answer_to(error: RopewalkError, guard: KeyGuard) -> HttpResponse:
-    """The refusal of a request, counted. Raises what is no refusal."""
+    """Count the error and return its response. Re-raises anything that is not a client error."""
     if isinstance(error, TooLarge):
         guard.refused(Refusal.BODY_TOO_LARGE)
     elif isinstance(error, BadBody | UnsupportedEncoding):
@@ -118,7 +118,7 @@ def _refused(error: RopewalkError) -> HttpResponse:
 
 
 def decoded(body: bytes, kind: type[T], what: str) -> T:
-    """The JSON of a body. Raises BadRequest, in which `what` names what it should have been."""
+    """Decode the JSON of a body. Raises BadRequest; `what` is the name of the expected body."""
     if too_deep(body):
         raise TooDeep(what)
     try:
@@ -130,7 +130,7 @@ def decoded(body: bytes, kind: type[T], what: str) -> T:
 
 
 def number(request: HttpRequest, name: str, default: int | None, low: int, high: int) -> int:
-    """A query parameter; `default` None says that it must be there."""
+    """A query parameter; required if `default` is None."""
     text = request.query.get(name, "")
     if not text and default is not None:
         return default
@@ -156,7 +156,7 @@ INLINE_INPUT = 4 * 1024
 """How large a body may be as it was sent, to be inflated there: blocks that become nothing cost time too. With both bounds it
 is well under a millisecond's work."""
 
-_AUTO_HEADER = 32 + zlib.MAX_WBITS  # gzip or zlib, as the data says
+_AUTO_HEADER = 32 + zlib.MAX_WBITS  # detects gzip or zlib
 _RAW = -zlib.MAX_WBITS
 
 
@@ -199,7 +199,7 @@ async def gather(
     encoding = headers.get("content-encoding").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise UnsupportedEncoding("a body may be sent plain, or with Content-Encoding gzip or deflate")
-    # The limit holds for what is sent and for what it becomes. The announced size may be missing or wrong.
+    # The limit applies before and after decompression. The announced size may be missing or wrong.
     announced = headers.get("content-length")
     if announced.isdecimal() and (len(announced) > 19 or int(announced) > limit):
         raise _too_large(limit)

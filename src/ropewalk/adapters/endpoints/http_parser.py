@@ -55,7 +55,7 @@ class RequestParser:
         return b""
 
     def refuse(self, status: int, reason: str) -> None:
-        """Parse nothing more, and refuse what has come once everything before it is answered."""
+        """Stop parsing, and reject the malformed request once all requests before it are answered."""
         self.ended = True
         self.in_head = False
         refused = refusal(status, reason, close=True)

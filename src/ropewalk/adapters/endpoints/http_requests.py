@@ -13,7 +13,7 @@ Fields = list[tuple[bytes, bytes]]
 
 
 class UnreadableBody(ConnectionError):
-    """The body is not framed as the request's head says, or the connection was lost before its end."""
+    """The framing of the body does not match the request's head, or the connection was lost before its end."""
 
 
 class RequestHeaders:
@@ -66,7 +66,7 @@ class HttpExchange(Protocol):
         """The response is a stream, which ends early if the client closes its side of the connection."""
 
     async def drain(self) -> None:
-        """Wait until the client has taken most of what was written. Raises ConnectionResetError."""
+        """Wait until the client has read most of the written bytes. Raises ConnectionResetError."""
 
 
 class RequestBody:
@@ -139,7 +139,7 @@ class RequestBody:
             self._wake()
 
     def discard(self) -> None:
-        """Drop what has come and what still comes."""
+        """Discard the received and all further input."""
         self.discarding = True
         self._buffer.clear()
 

@@ -78,7 +78,7 @@ _current_date = _Date()
 class ResponseStream:
     """A response that is written piece by piece. Its head is sent at once.
 
-    A stream that is dropped before `end` leaves the client with an incomplete response, which it can tell from a whole one.
+    A stream that is dropped before `end` leaves the client with an incomplete response, which it can detect.
     """
 
     __slots__ = ("_chunked", "_request", "close", "ended", "status")
@@ -94,7 +94,7 @@ class ResponseStream:
         self._write(_encode_head(status, lines, _connection_field(request, self.close)))
 
     async def write(self, data: bytes) -> None:
-        """Returns when the client has taken most of what was written. Raises ConnectionResetError."""
+        """Returns when the client has read most of the written bytes. Raises ConnectionResetError."""
         if data and self._request.method != "HEAD":
             self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
         await self._request.exchange.drain()

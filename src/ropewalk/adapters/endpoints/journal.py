@@ -69,7 +69,7 @@ class JournalEndpoint:
             return await _stream(request, beginning, chunks)
 
     async def _read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncGenerator[bytes, None]:
-        """The port promises no `aclose`, and what is not read to its end has to be let go."""
+        """The port guarantees no `aclose`, and an iterator that is not exhausted must be closed."""
         async for chunk in self._journal.read(shard, first, end, max_bytes):
             yield chunk
 

@@ -28,11 +28,11 @@ class OperationsEndpoint:
         ]
 
     async def live(self, request: HttpRequest) -> HttpResponse:
-        """That this is answered at all says that the process lives. What it depends on is no reason to restart it."""
+        """Any answer shows that the process is alive. A failed dependency is not a reason to restart it."""
         return json_answer(200, {"status": "ok"})
 
     async def health(self, request: HttpRequest) -> HttpResponse:
-        """One that works without something is still well: whoever sends clients elsewhere would send them to the same."""
+        """An impaired node is still healthy: redirected clients would find the same impairment on other nodes."""
         report = self._inspector.report()
         if report.problems:
             return json_answer(503, {"status": "down", "reasons": report.problems})

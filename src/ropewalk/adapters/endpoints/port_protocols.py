@@ -37,7 +37,7 @@ AHEAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 32\r\nConnection: close\r\
 
 
 class Match(Enum):
-    """Whether a connection speaks a protocol, as far as its first bytes tell."""
+    """The result of matching the first bytes of a connection with a protocol."""
 
     YES = "yes"
     NO = "no"
@@ -47,13 +47,13 @@ class Match(Enum):
 class PortProtocol(Protocol):
     @property
     def busy(self) -> bytes:
-        """What a client is told when no more may enter."""
+        """The answer to a client when the connection limit is reached."""
 
     def detect(self, data: bytes) -> Match:
-        """`data` is everything that came so far. Called again with more while it is undecided."""
+        """`data` is all input so far. Called again with more while it is undecided."""
 
     def may_enter(self) -> bool:
-        """Whether there is a place for one more. A refusal is counted."""
+        """Whether the connection limit permits one more. Counts a refusal."""
 
     def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer, sock: socket | None) -> None:
         """Take the connection over, with what was read of it; or answer and close it. `sock`: the transport's own, if there is
@@ -86,8 +86,8 @@ class BrokyOnPort:
 
 
 class TlsOnPort:
-    """A client that begins TLS inside of what is spoken here, mostly because nobody speaks TLS here, is told so at once. It
-    would wait for a handshake, and could not tell that from a network that fails."""
+    """Rejects a TLS handshake inside the connection at once, usually sent because the port has no TLS. The client would wait
+    for the handshake and could not distinguish that from a network failure."""
 
     busy = BUSY
 

@@ -116,7 +116,7 @@ class PublishEndpoint:
         if isinstance(error, ClientError):
             self._stats.publications_refused += 1
         if isinstance(error, PartitionChanged):
-            return json_answer(409, {"error": str(error), "index": _index_of(error, publications)})
+            return json_answer(409, {"error": str(error), "index": _batch_index(error, publications)})
         return answer_to(error, self._guard)
 
     # --- quick requests -----------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def _idempotency_key(request: HttpRequest) -> str:
     return given[0] if given else ""
 
 
-def _index_of(error: PartitionChanged, publications: Sequence[Publication]) -> int:
+def _batch_index(error: PartitionChanged, publications: Sequence[Publication]) -> int:
     """Which of them was refused: the key of a stream does not change within a batch, so the first that names the other one."""
     for index, publication in enumerate(publications):
         if not publication.transient and (publication.stream, publication.partition_key) == (error.stream, error.named):

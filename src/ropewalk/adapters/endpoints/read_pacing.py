@@ -10,7 +10,7 @@ from ropewalk.adapters.endpoints.turns import LoopTurns
 
 FRAMES_A_SECOND = 1000
 FRAMES_AT_ONCE = 64
-"""After so many the connection waits for its turn, once all that was read is counted."""
+"""Frames after which the connection waits for a turn, once all frames of the last read are counted."""
 
 
 class ReadPacing:
@@ -34,7 +34,7 @@ class ReadPacing:
         self._apply()
 
     def count(self) -> None:
-        """A frame that is no command has come."""
+        """Count a frame that is not a command."""
         self._frames += 1
         if self._frames == FRAMES_AT_ONCE:
             self._resting = True

@@ -35,7 +35,7 @@ class RestEndpoint:
 
     async def _streams(self, request: HttpRequest) -> HttpResponse:
         limit = _limit(request)
-        # One more than shown tells whether there is a next page.
+        # One more than the page holds: shows whether there is a next page.
         found = await self._backend.streams.summaries(request.query.get("after", ""), limit + 1)
         shown = found[:limit]
         return json_answer(200, {"streams": shown, "next": shown[-1].stream if len(found) > limit else None})

@@ -68,7 +68,7 @@ class Listening:
 
 
 def inherited_sockets(environ: MutableMapping[str, str]) -> list[Listening]:
-    """Those that systemd (or whatever speaks its protocol) passed on. The variables are taken away: they are for us alone."""
+    """The sockets passed by systemd or a compatible program. Removes the variables: they are for this process only."""
     meant_for = environ.pop("LISTEN_PID", "")
     count = environ.pop("LISTEN_FDS", "")
     environ.pop("LISTEN_FDNAMES", None)
@@ -86,7 +86,7 @@ def _inherited(number: int) -> Listening:
     try:
         sock = socket.socket(fileno=number)
     except OSError as error:
-        raise UserMistake(f"file descriptor {number}, passed on by LISTEN_FDS, is no socket: {error.strerror}") from None
+        raise UserMistake(f"file descriptor {number}, passed by LISTEN_FDS, is not a socket: {error.strerror}") from None
     families = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
     if sock.family not in families or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         raise UserMistake(f"file descriptor {number}, passed on by LISTEN_FDS, does not listen (ListenStream= and Accept=no)")
@@ -219,10 +219,10 @@ def _unix(path: str, take_over: bool) -> Listening:
 
 
 def _require_free(path: str) -> None:
-    """A file that a server left behind is in nobody's way; one on which somebody listens is, and so is any other file."""
+    """Raises UserMistake for a socket with a listener and for any other file. The socket file of an ended server is free."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise UserMistake(f"cannot listen on {UNIX_PREFIX}{path}: there is a file that is no socket")
+            raise UserMistake(f"cannot listen on {UNIX_PREFIX}{path}: the file exists and is not a socket")
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -62,7 +62,7 @@ class SseLink:
             self.close_code = code
             self._closing = True
             self._wake.set()
-            # A peer that does not read would hold the handler for ever.
+            # A peer that does not read would block the handler indefinitely.
             asyncio.get_running_loop().call_later(FLUSH_TIMEOUT, self._abort)
 
     def pending(self) -> int:
@@ -85,7 +85,7 @@ class SseLink:
         return self._waiting_bytes + (unsent_bytes(transport) if transport else 0)
 
     def hold_reading(self, hold: bool) -> None:
-        """Nothing to hold: all that a client may say was in its request."""
+        """No effect: all input of the client was in its request."""
 
     # --- the handler's side ------------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class SseLink:
         return stream
 
     def release(self) -> None:
-        """The end: let the commands go that still wait; nobody hears of what they write."""
+        """Release the waiting commands. Their output is discarded."""
         self._closing = True
         self._session = None  # it knows this link: nothing but the garbage collector would free the two
         for _, waiting in self._histories:
@@ -136,7 +136,7 @@ class SseLink:
                 waiting.set_result(None)
 
     async def _send_histories(self) -> None:
-        """One after another: what waits for a slow client stays one piece of one history."""
+        """Handled one after another, so that at most one piece of one history is pending for a slow client."""
         for command, waiting in self._histories:
             waiting.set_result(None)
             await asyncio.wait([command])

@@ -33,14 +33,14 @@ _OF_ONE_RESPONSE = _OF_ONE_CONNECTION | {"content-length", "date", "server"}
 
 
 class StoreProxy:
-    """`stop` closes what is open to the store."""
+    """`stop` closes the open connections to the store."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._http: aiohttp.ClientSession | None = None
 
     def routes(self, root: str) -> list[HttpRoute]:
-        """All that is at `root` and below it."""
+        """All paths at `root` and below it."""
         return [HttpRoute(ANY, root, self.pass_on), HttpRoute(ANY, f"{root}/{{rest*}}", self.pass_on)]
 
     async def stop(self) -> None:
@@ -89,7 +89,7 @@ def _passed(headers: RequestHeaders) -> CIMultiDict[str]:
 
 
 def _passed_back(answer: aiohttp.ClientResponse) -> dict[str, str]:
-    """The store sets no field twice; how the body ends is said anew."""
+    """The store sets no field twice. The framing of the body is set again for this connection."""
     return {name: value for name, value in answer.headers.items() if name.lower() not in _OF_ONE_RESPONSE}
 
 

@@ -24,7 +24,7 @@ _MAX_ROWS = 2**32  # far above what a body can hold; so that no sequence passes 
 
 
 class _Commit(msgspec.Struct, frozen=True):
-    """`winners`: part → the attempt that counts. `pieces`: part → how many pieces it staged, for parts where that is said."""
+    """`winners`: part → the attempt that counts. `pieces`: part → how many pieces it staged, optional per part."""
 
     winners: dict[int, int]
     pieces: dict[int, int] = {}

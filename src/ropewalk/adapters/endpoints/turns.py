@@ -1,6 +1,6 @@
-"""Turns at work that senders can make us do in large amounts: one of them in a turn of the event loop, however many wait.
+"""Turns for work of which clients can request large amounts: one turn per iteration of the event loop, however many wait.
 
-So what many do at once holds the event loop no longer than what one does, and everybody else is served in between.
+Many busy clients therefore block the event loop no longer than one does, and other clients are served in between.
 """
 
 import asyncio
@@ -10,23 +10,27 @@ from collections.abc import Callable
 from typing import Protocol
 
 BURST_SECONDS = 0.05
-"""How much of the time that turns ask for may be saved up: what timers are late by is made good, and not much more."""
+"""Pause time that may be carried over: makes up for late timers, and for little more."""
 
-A_TURN = 0.001
-"""Seconds after which who has more to do should wait for another turn. All who work without one share as much."""
+TURN_SECONDS = 0.001
+"""Length of a turn. All work done without a turn shares one budget of this length per iteration of the event loop."""
 
-LITTLE = 0.0001
-"""Seconds of work that nobody waits for: whoever has little to do must not wait for those who have much."""
+FREE_SECONDS = 0.0001
+"""Work that is not charged to the budget: clients with little work do not wait for busy ones."""
 
 
 class Waiting(Protocol):
     def take_turn(self) -> float:
-        """Do a small piece. Returns for how many seconds the others have to wait after it: what such work may cost all told."""
+        """Do a small piece of work. Returns the pause in seconds before the next turn, which limits the rate of such work."""
 
 
 class LoopTurns:
-    """First come, first served. Who has more to do waits again, behind the others. What can be done in the time that is `left`
-    needs no turn, if it is told afterwards. `clock` tells how long work takes: that of uvloop stands still meanwhile."""
+    """First come, first served. A client with more work queues again, behind the others. Work within the budget `left` needs no
+    turn, if it is reported with `worked`.
+
+    Args:
+        clock: measures the duration of work; uvloop's clock does not advance within an iteration.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
@@ -36,18 +40,17 @@ class LoopTurns:
 
     @property
     def left(self) -> float:
-        """Seconds that may be worked without a turn until the event loop has served everybody else. Not above 0: others have
-        worked that long already."""
-        return A_TURN - self._worked
+        """Seconds of the budget for work without a turn in this iteration of the event loop; 0 or less if it is used up."""
+        return TURN_SECONDS - self._worked
 
     def worked(self, seconds: float) -> None:
-        """Somebody did, without a turn."""
-        if seconds > LITTLE:  # most do not, and cost the event loop nothing more
+        """Charge work done without a turn to the budget."""
+        if seconds > FREE_SECONDS:  # usually less, which needs no callback
             if not self._worked:
-                asyncio.get_running_loop().call_soon(self._begin_anew)
+                asyncio.get_running_loop().call_soon(self._reset)
             self._worked += seconds
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._worked = 0.0
 
     def wait(self, who: Waiting) -> None:

@@ -1,4 +1,4 @@
-"""How many written bytes the peer has not received: those in this process, and those in the kernel's buffer.
+"""The number of written bytes that the peer has not received: in this process and in the kernel's buffer.
 
 The kernel takes more only when a good part of its own buffer, which may be megabytes, is free again. If only the process's
 buffer were watched, a slow but steady reader would look like one that takes nothing.
@@ -18,7 +18,7 @@ def unsent_bytes(transport: asyncio.Transport) -> int:
 
 
 def _in_kernel(transport: asyncio.Transport) -> int:
-    """0 where the system does not tell."""
+    """0 if the system does not report it."""
     sock = transport.get_extra_info("socket")
     answer = bytearray(4)
     try:
@@ -29,7 +29,7 @@ def _in_kernel(transport: asyncio.Transport) -> int:
 
 
 class WriteWatch:
-    """Watches a peer that takes less than is written to it.
+    """Watches a peer that reads more slowly than it is written to.
 
     Args:
         timeout: seconds after which `give_up` is called, if the peer has taken nothing meanwhile.

@@ -53,7 +53,7 @@ CLOSE_TIMEOUT = 1.0
 READ_BUFFER = 1024  # grows when needed; picows' default of 16 KiB is most of what an idle connection would cost
 READ_CHUNK = 1024  # of one read: all its frames, 170 empty ones, are handled before anybody else's turn
 KERNEL_BUFFER = 65536  # what the kernel may hold of what a client sends ahead
-MOST_FRAGMENTS = 1024  # of one message
+MAX_FRAGMENTS = 1024  # of one message
 
 NO_HEADERS: CIMultiDict[str] = CIMultiDict()
 
@@ -104,7 +104,7 @@ class PicowsSide:
 
 
 class BoundedProtocol(WSProtocol):  # type: ignore[misc]  # unknown to the stubs, as above
-    """Picows' own buffer doubles with each read that fills it, and never shrinks: whoever sends fast would own megabytes."""
+    """Picows' own buffer doubles with each read that fills it, and never shrinks: a fast sender would occupy megabytes."""
 
     __slots__ = ()
 
@@ -168,7 +168,7 @@ class WebSocketConnection(WSListener):
         self.write = underlying.write
         self.write(b"".join(answer))
         self._endpoint.connections += 1
-        self._request = None  # nobody needs it once the session is opening
+        self._request = None  # not needed once the session is opening
         # picows would keep both for the connection's life: a quarter of what an idle one costs.
         transport.request.headers = NO_HEADERS
         response.head = b""
@@ -229,15 +229,15 @@ class WebSocketConnection(WSListener):
         self._size += frame.payload_size
         if self._size > self._endpoint.max_message_size:
             session.malformed("message too big", WSCloseCode.MESSAGE_TOO_BIG.value, Refusal.MESSAGE_TOO_BIG)
-        elif len(self._parts) > MOST_FRAGMENTS:
+        elif len(self._parts) > MAX_FRAGMENTS:
             session.malformed("too many fragments", WSCloseCode.MESSAGE_TOO_BIG.value, Refusal.FRAGMENTS)
         elif frame.fin:
             message, self._parts, self._size = b"".join(self._parts), None, 0
             session.receive(message)
 
     def _pinged(self, payload: bytes) -> None:
-        """Only the newest ping is answered, once all that was read is handled, and when the peer takes what we write: what
-        a flood of pings makes us write is never more than one frame beyond what the transport holds."""
+        """Answers only the newest ping, after all input is handled and when the peer reads: a flood of pings causes at most one
+        pending frame beyond the transport's buffer."""
         if self._pong is None:
             asyncio.get_running_loop().call_soon(self._answer_ping)
         self._pong = payload
@@ -267,7 +267,7 @@ class WebSocketConnection(WSListener):
             self._session.writing_resumed()
 
     def unparsable(self, reason: str, code: WSCloseCode) -> None:
-        """Picows cannot read on. It sends the close frame, but would wait for ever for a peer that does not take it."""
+        """Picows cannot continue. It sends the close frame, but would wait indefinitely for a peer that does not read it."""
         if self._closing:
             return
         self._end()
@@ -290,7 +290,7 @@ class WebSocketConnection(WSListener):
 
     def _finish(self) -> None:
         if self._transport.get_write_buffer_size():
-            self._transport.abort()  # it does not read: flushing would wait for ever
+            self._transport.abort()  # it does not read: flushing would wait indefinitely
         else:
             self._transport.close()
 
@@ -340,7 +340,7 @@ class WebSocketEndpoint:
         self._proxies = proxies
 
     def take_over(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> WSProtocol:
-        """A connection becomes ours, with what was read of it: its upgrade request and perhaps more."""
+        """Take over a connection with the input read so far: its upgrade request and perhaps more."""
         protocol = self._protocol(PicowsSide(self, peer))
         transport.set_protocol(protocol)
         protocol.connection_made(PicowsTransport(transport))
@@ -367,7 +367,7 @@ class WebSocketEndpoint:
             0,
             0,
             WSAutoPingStrategy.PING_WHEN_IDLE,
-            False,  # pings are answered by WebSocketConnection, which knows what waits for the peer
+            False,  # WebSocketConnection answers pings: it knows the pending bytes
             self.max_message_size,
             None,
             READ_BUFFER,

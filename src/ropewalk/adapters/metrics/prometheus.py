@@ -1,4 +1,4 @@
-"""The metrics page: the report of the node, in Prometheus text. It is asked for at scrape time, nothing is kept twice.
+"""The metrics page: the report of the node, in Prometheus text. It is read at scrape time and not cached.
 
 Each page has a registry of its own, so that two nodes in one process do not meet in a global one.
 """
@@ -49,8 +49,8 @@ class _NodeCollector(Collector):
             yield CounterMetricFamily(PREFIX + name, _words(name), count)
         for name, size in _gauges(report).items():
             yield GaugeMetricFamily(PREFIX + name, _words(name), size)
-        yield _by_reason("gaps", "Gaps that clients were told about", GapReason, report.gaps)
-        yield _by_reason("refusals", "What was refused, dropped or ended", Refusal, report.refusals)
+        yield _by_reason("gaps", "Gaps reported to clients", GapReason, report.gaps)
+        yield _by_reason("refusals", "Refused, dropped or ended requests, messages and connections", Refusal, report.refusals)
         yield _latency(report.latency)
         figures = self._process.collect()
         yield from _by_process(figures, report.processes) if report.processes else figures
@@ -63,7 +63,7 @@ def process_figures() -> Gauges:
 
 
 def _by_process(families: Iterable[Metric], processes: Mapping[str, Gauges]) -> Iterator[Metric]:
-    """The families with the figures of each process. Any worker may be asked, so without a label they would jump."""
+    """The families with the figures of each process. Any worker may answer, so without a label the values would jump."""
     for family in families:
         labelled = Metric(family.name, family.documentation, family.type)
         for sample in family.samples:
@@ -92,7 +92,7 @@ def _gauges(report: NodeReport) -> dict[str, float]:
 
 
 def _build(version: str) -> Metric:
-    """Always 1: its labels say what runs, for joining with other metrics and for seeing what a roll-out has reached."""
+    """Always 1: its labels describe the version, for joining with other metrics and for seeing what a roll-out has reached."""
     labels = {
         "version": version,
         "python": platform.python_version(),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ropewalk.adapters.endpoints.admission import (
     CROWDED_IDLE_TIMEOUT,
     HTTP_RESERVE,
-    MOST_UNKNOWN,
+    MAX_UNIDENTIFIED,
     ConnectionAdmission,
     ConnectionLimits,
 )
@@ -55,11 +55,11 @@ async def test_http_beyond_its_limit_is_closed_sooner_and_then_refused() -> None
 
 async def test_oldest_undecided_connection_is_dropped_beyond_the_limit() -> None:
     admission = OpenConnections().admission(ConnectionLimits())
-    undecided = [UndecidedConnection() for _ in range(MOST_UNKNOWN + 2)]
+    undecided = [UndecidedConnection() for _ in range(MAX_UNIDENTIFIED + 2)]
     for connection in undecided:
         admission.arrived(connection)
     assert [connection.dropped for connection in undecided[:3]] == [True, True, False]
-    assert admission.connections() == MOST_UNKNOWN
+    assert admission.connections() == MAX_UNIDENTIFIED
 
 
 async def test_undecided_connections_are_dropped_when_descriptors_run_out() -> None:

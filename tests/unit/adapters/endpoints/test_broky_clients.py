@@ -26,7 +26,7 @@ def test_client_with_a_publishing_key_is_a_publisher(subtests: pytest.Subtests) 
     ]
     for keys, token, kind, may_push in rows:
         with subtests.test(keys=keys, token=token, kind=kind, may_push=may_push):
-            assert clients(*keys).kind_of(token) is kind
+            assert clients(*keys).classify(token) is kind
             assert kind.may_push is may_push
 
 

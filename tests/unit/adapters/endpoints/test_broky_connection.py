@@ -12,11 +12,11 @@ import pytest
 
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.broky_clients import BrokyClients, RingNodes
-from ropewalk.adapters.endpoints.broky_connection import ENOUGH
+from ropewalk.adapters.endpoints.broky_connection import MAX_BATCH_BYTES
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
 from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
-from ropewalk.adapters.endpoints.turns import A_TURN, LoopTurns
+from ropewalk.adapters.endpoints.turns import TURN_SECONDS, LoopTurns
 from ropewalk.core.stats import Stats
 from ropewalk.engine.inbox import MOST_FRAMES, Inbox
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun
@@ -173,7 +173,7 @@ async def test_session_receives_no_more_frames_than_its_inbox_holds() -> None:
 # --- Turns -----------------------------------------------------------------------------------------------------------
 
 STEPS = 50  # reads of the clock in one turn
-A_STEP = A_TURN / (STEPS - 0.5)
+A_STEP = TURN_SECONDS / (STEPS - 0.5)
 PUSHES = 500
 PAYLOADS = [b"%d" % number for number in range(PUSHES)]
 
@@ -220,13 +220,13 @@ async def test_single_push_does_not_wait_for_busy_producers(key: bytes) -> None:
 
 
 async def test_ephemeral_runs_are_forwarded_in_turns() -> None:
-    endpoint = Endpoint(A_TURN)
+    endpoint = Endpoint(TURN_SECONDS)
     wire, connection = await endpoint.connected()
     connection.data_received(pushes(b"ephemeral", PAYLOADS))
     passed_on = endpoint.register.payloads
     assert not wire.reads
     assert 1 < len(passed_on) < PUSHES
-    assert max(await in_turns([wire], lambda: len(passed_on))) <= ENOUGH // SHORTEST
+    assert max(await in_turns([wire], lambda: len(passed_on))) <= MAX_BATCH_BYTES // SHORTEST
     assert passed_on == PAYLOADS
 
 
@@ -234,7 +234,7 @@ async def test_pushes_are_handled_once_and_in_order_for_any_read_sizes(subtests:
     for seed in range(20):
         with subtests.test(seed=seed):
             chance = random.Random(seed)
-            endpoint = Endpoint(A_TURN / chance.choice((1, 5, 1000)), key="secret")
+            endpoint = Endpoint(TURN_SECONDS / chance.choice((1, 5, 1000)), key="secret")
             wire, connection = await endpoint.connected()
             keys = [chance.choice((b"ephemeral", b"ephemeral", b"k")) for _ in PAYLOADS]
             stream = b"".join(
@@ -287,7 +287,7 @@ async def test_refused_pushes_take_turns() -> None:
 
 
 async def test_commands_for_a_session_take_turns() -> None:
-    endpoint = Endpoint(A_TURN / 9.5)
+    endpoint = Endpoint(TURN_SECONDS / 9.5)
     wire, connection = await endpoint.connected()
     [session] = endpoint.sessions
     connection.data_received(encode(Ping(1)) * (MOST_FRAMES - 1))

@@ -121,7 +121,7 @@ def test_unix_socket_taken_over_is_not_removed_by_its_former_owner(tmp_path: Pat
 def test_file_that_is_not_a_socket_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("data")
-    with pytest.raises(UserMistake, match="no socket"):
+    with pytest.raises(UserMistake, match="not a socket"):
         bound_sockets(f"unix:{path}", 0, reuse_port=False)
     assert path.read_text() == "data"
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from ropewalk.adapters.endpoints.turns import A_TURN, BURST_SECONDS, LITTLE, LoopTurns
+from ropewalk.adapters.endpoints.turns import BURST_SECONDS, FREE_SECONDS, TURN_SECONDS, LoopTurns
 
 
 class Work:
@@ -62,19 +62,19 @@ async def test_requested_pause_delays_all_others() -> None:
 
 async def test_work_without_a_turn_shares_the_time_of_one_turn() -> None:
     turns = LoopTurns()
-    turns.worked(A_TURN / 4)
-    turns.worked(A_TURN / 4)
-    assert turns.left == A_TURN / 2
-    turns.worked(A_TURN)
+    turns.worked(TURN_SECONDS / 4)
+    turns.worked(TURN_SECONDS / 4)
+    assert turns.left == TURN_SECONDS / 2
+    turns.worked(TURN_SECONDS)
     assert turns.left < 0
     await asyncio.sleep(0)
-    assert turns.left == A_TURN
-    turns.worked(A_TURN)
+    assert turns.left == TURN_SECONDS
+    turns.worked(TURN_SECONDS)
     assert turns.left == 0
 
 
 async def test_short_work_takes_no_time_from_others() -> None:
     turns = LoopTurns()
     for _ in range(1000):
-        turns.worked(LITTLE)
-    assert turns.left == A_TURN
+        turns.worked(FREE_SECONDS)
+    assert turns.left == TURN_SECONDS
