@@ -12,14 +12,9 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from ropewalk.core.credentials import Credentials, same
-from ropewalk.core.stats import Stats
 from ropewalk.engine.bounds import check_command_result, check_connect_result, check_restore_result
-from ropewalk.engine.disconnect_queue import DisconnectQueue
-from ropewalk.engine.joins import Joiner
-from ropewalk.engine.presence import PresenceCommands
 from ropewalk.engine.session import Session
-from ropewalk.engine.session_keeping import SessionKeeper
-from ropewalk.engine.session_log import SessionLog
+from ropewalk.engine.session_services import SessionServices
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
 from ropewalk.model.application import (
@@ -39,7 +34,6 @@ from ropewalk.model.application import (
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import ServerError, Unanswered, Unavailable
-from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication
 from ropewalk.model.sessions import AppSide, ConnectRequest, SessionSnapshot, Subscribed
 from ropewalk.ports import Application, Publisher
@@ -54,28 +48,18 @@ class Conversation:
     """What sessions of a node ask of its application."""
 
     def __init__(
-        self,
-        application: Application,
-        credentials: Credentials,
-        disconnect_queue: DisconnectQueue,
-        joiner: Joiner,
-        presence: PresenceCommands,
-        publisher: Publisher,
-        keeper: SessionKeeper,
-        session_log: SessionLog,
-        limits: Limits,
-        stats: Stats,
+        self, application: Application, credentials: Credentials, publisher: Publisher, services: SessionServices
     ) -> None:
         self._application = application
         self._credentials = credentials
-        self._disconnect_queue = disconnect_queue
-        self._joiner = joiner
-        self._presence = presence
         self._publisher = publisher
-        self._keeper = keeper
-        self._session_log = session_log
-        self._limits = limits
-        self._stats = stats
+        self._disconnect_queue = services.disconnect_queue
+        self._joiner = services.joiner
+        self._presence = services.presence
+        self._keeper = services.keeper
+        self._session_log = services.session_log
+        self._limits = services.context.limits
+        self._stats = services.context.stats
 
     def side_of(self, request: ConnectRequest, former: AppSide | None = None) -> AppSide:
         """What a session that came by this request keeps for the application."""

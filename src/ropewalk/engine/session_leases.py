@@ -7,26 +7,24 @@ its last `WRITE_SECONDS`, and what changed of older ones in that time (subscript
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 
-from ropewalk.core.backoff import Chance
 from ropewalk.core.lifecycle import SessionState
-from ropewalk.core.stats import Stats
+from ropewalk.engine.context import EngineContext
 from ropewalk.engine.disconnect_queue import DisconnectQueue
 from ropewalk.engine.persistent_presence import BETWEEN_ATTEMPTS, PersistentPresence, persist
 from ropewalk.engine.session import Session
 from ropewalk.engine.session_keeping import SessionKeeper
 from ropewalk.engine.session_log import SessionLog
+from ropewalk.engine.session_table import SessionTable
 from ropewalk.engine.subscription import Subscription
-from ropewalk.engine.tasks import Tasks
 from ropewalk.model import closing as closings
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
-from ropewalk.ports import Backend, Clock, Leases
+from ropewalk.ports import Backend, Leases
 
 logger = logging.getLogger("ropewalk.session")
 
@@ -72,19 +70,15 @@ class LeasedSessionKeeper(SessionKeeper):
 
     def __init__(
         self,
+        context: EngineContext,
         backend: Backend,
         leases: Leases,
         presence: PersistentPresence,
-        limits: Limits,
-        stats: Stats,
         disconnect_queue: DisconnectQueue,
-        sessions: Mapping[str, "Session"],
-        departing: Mapping[str, "Session"],
-        tasks: Tasks,
-        clock: Clock,
-        chance: Chance,
+        table: SessionTable,
     ) -> None:
-        super().__init__(backend, presence, limits, stats, disconnect_queue, sessions, departing)
+        super().__init__(context, backend, presence, disconnect_queue, table)
+        tasks, clock, chance = context.tasks, context.clock, context.chance
         self._leases = leases
         self._gathering = 0.0 if leases.near else WRITE_SECONDS
         self._persistent = presence

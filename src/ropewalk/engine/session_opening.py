@@ -8,22 +8,16 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from ropewalk.core.stats import Stats
 from ropewalk.engine.conversation import Conversation
 from ropewalk.engine.heartbeat import Heartbeat
-from ropewalk.engine.joins import Joiner
-from ropewalk.engine.presence import PresenceCommands
 from ropewalk.engine.session import Session
-from ropewalk.engine.session_keeping import SessionKeeper
-from ropewalk.engine.session_log import SessionLog
+from ropewalk.engine.session_services import SessionServices
 from ropewalk.engine.session_table import SessionTable
 from ropewalk.engine.subscription import Subscription
-from ropewalk.engine.tasks import Tasks
 from ropewalk.model import closing as closings
 from ropewalk.model.errors import ServerError
-from ropewalk.model.limits import Limits
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, SessionSnapshot
-from ropewalk.ports import Authenticator, Clock
+from ropewalk.ports import Authenticator
 
 logger = logging.getLogger("ropewalk.session")
 
@@ -40,29 +34,23 @@ class SessionOpener:
         self,
         authenticators: Sequence[Authenticator],
         conversation: Conversation | None,
-        keeper: SessionKeeper,
         table: SessionTable,
-        joiner: Joiner,
-        presence: PresenceCommands,
-        session_log: SessionLog,
         heartbeat: Heartbeat,
-        tasks: Tasks,
-        limits: Limits,
-        stats: Stats,
-        clock: Clock,
+        services: SessionServices,
     ) -> None:
         self._authenticators = authenticators
         self._conversation = conversation
-        self._keeper = keeper
         self._table = table
-        self._joiner = joiner
-        self._presence = presence
-        self._session_log = session_log
         self._heartbeat = heartbeat
-        self._tasks = tasks
-        self._limits = limits
-        self._stats = stats
-        self._clock = clock
+        self._keeper = services.keeper
+        self._joiner = services.joiner
+        self._presence = services.presence
+        self._session_log = services.session_log
+        context = services.context
+        self._tasks = context.tasks
+        self._limits = context.limits
+        self._stats = context.stats
+        self._clock = context.clock
 
     async def open(self, session: Session, request: ConnectRequest) -> None:
         try:

@@ -114,7 +114,7 @@ async def test_feed_is_unlistened_when_the_last_listener_leaves() -> None:
     assert "b" not in bench.prefixes
     bench.hub.leave(other.groups[0], second)
     assert bench.feed.listening == []
-    assert bench.listened == [bench.prefixes, bench.hub.heard]
+    assert bench.listened == [bench.prefixes, bench.hub.listened_streams]
     assert not bench.prefixes.by_length
 
 

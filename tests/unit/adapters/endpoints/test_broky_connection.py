@@ -68,7 +68,7 @@ class Session:
 class Register:
     """A publisher that never suspends. It keeps every stream but "ephemeral"."""
 
-    heard: Container[str] = ("ephemeral",)
+    listened_streams: Container[str] = ("ephemeral",)
     places_by_name = False
 
     def __init__(self) -> None:
