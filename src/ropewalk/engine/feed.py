@@ -22,7 +22,7 @@ from ropewalk.ports import Feed, StreamStore
 logger = logging.getLogger("ropewalk.feed")
 
 DOUBTED_ATTEMPTS = 3
-"""How often a store is asked again that does not know a stream of which something was delivered."""
+"""Retries when the store has no record of a stream we already delivered from."""
 
 WAITING_BYTES = 1024 * 1024
 """Of messages that wait for one stream to be in step again. Past that they are dropped, and read from the store later."""

@@ -21,7 +21,7 @@ from ropewalk.protocol.codec import MessageCodec
 logger = logging.getLogger("ropewalk.engine")
 
 Write = Callable[[bytes], int | None]
-"""Where it may take less than all, it says how much it took, or raises OSError."""
+"""Returns the number of bytes written, or None if all were. May raise OSError."""
 
 
 class Listener(Protocol):

@@ -136,7 +136,7 @@ class Node:
         self.session_log.tell_again(self.sessions.live.values())
 
     def leave(self) -> None:
-        """Say on the health page that the end is near, so that load balancers look elsewhere; everything works on."""
+        """Report shutting down on the health page, so that load balancers stop sending clients. Everything keeps working."""
         self._leaving = True
 
     async def drain(self, spread: float, reconnect_rate: int = 0) -> None:
@@ -179,7 +179,7 @@ class Node:
         await last()
         await self.backend.feed.stop()
         await self.backend.stop()
-        _tell(self._refusals.rest(self.clock()))
+        _log_refusals(self._refusals.rest(self.clock()))
 
     async def _wait_for(self, ending: Sequence[asyncio.Task[None]]) -> None:
         """Until they are done, or none of them was for a while: the store is away. What it has of these sessions is left behind
@@ -189,7 +189,7 @@ class Node:
         while waiting:
             done, waiting = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                logger.warning("sessions are not saved: the store does not answer", extra={"count": len(waiting)})
+                logger.warning("sessions are not saved: store timeout", extra={"count": len(waiting)})
                 return
 
     async def _keep_time(self) -> None:
@@ -208,8 +208,8 @@ class Node:
                 failures = 0
 
     async def upkeep(self) -> None:
-        """What is due: called about once a second."""
-        _tell(self._refusals.due(self.clock()))
+        """Run periodic work. Called about once a second."""
+        _log_refusals(self._refusals.due(self.clock()))
         self.quotas.sweep(self.clock())
         await self.sampler.sample(asyncio.get_running_loop().time())
         await self.backend.sweep()
@@ -227,7 +227,7 @@ class Node:
         if tracing():
             connection = traced_connection(connection, sid, codec.readable)
         beat = self._heartbeat.beat(request.options)
-        app = None if self._conversation is None else self._conversation.side_of(request)
+        app = None if self._conversation is None else self._conversation.build_app_side(request)
         session = Session(self, sid, connection, codec, request, beat, app)
         self.stats.connections_accepted += 1
         if self._draining:
@@ -282,8 +282,8 @@ class Node:
         return [problem for problem in problems if problem]
 
 
-def _tell(refused: Summary | None) -> None:
-    """One line for many refusals; each single one is told at debug level where it happens."""
+def _log_refusals(refused: Summary | None) -> None:
+    """Log one line for many refusals. Each refusal is also logged at debug level where it happens."""
     if refused is not None:
         level = logging.WARNING if refused.at_capacity else logging.INFO
         logger.log(level, "refused in the last %d s", max(1, round(refused.seconds)), extra=refused.counts)

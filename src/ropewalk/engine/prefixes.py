@@ -22,13 +22,13 @@ from ropewalk.model.sessions import NotGranted
 from ropewalk.ports import Feed, PrefixFeed
 from ropewalk.protocol.codec import MessageCodec
 
-MOST_PREFIXES = 256
+MAX_PREFIXES = 256
 """Different ones in one process. Every message that is registered is compared with them."""
 
 MAX_PREFIXES_PER_CONNECTION = 32
 
 NOT_HERE = NotGranted("unavailable", "with this broker there are no subscriptions by prefix: subscribe to each key")
-TOO_MANY = NotGranted("overflow", f"more than {MOST_PREFIXES} prefixes are subscribed to here: subscribe to each key")
+TOO_MANY = NotGranted("overflow", f"more than {MAX_PREFIXES} prefixes are subscribed to here: subscribe to each key")
 TOO_MANY_OF_ONE = NotGranted(
     "overflow", f"more than {MAX_PREFIXES_PER_CONNECTION} prefixes in one connection: subscribe to each key"
 )
@@ -75,7 +75,7 @@ class Prefixes:
             return NOT_HERE
         if link.prefixes >= MAX_PREFIXES_PER_CONNECTION:
             return TOO_MANY_OF_ONE
-        if prefix not in self._audiences and len(self._audiences) + len(self._joining) >= MOST_PREFIXES:
+        if prefix not in self._audiences and len(self._audiences) + len(self._joining) >= MAX_PREFIXES:
             return TOO_MANY
         self._joining[prefix] += 1
         refused = None

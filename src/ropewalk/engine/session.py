@@ -31,7 +31,7 @@ from ropewalk.protocol.codec import SessionCodec
 
 logger = logging.getLogger("ropewalk.session")
 
-LONGEST_TIMER = 86400.0  # an expiry further away is looked at again then; timers of years overflow
+MAX_TIMER_SECONDS = 86400.0  # an expiry further away is looked at again then; timers of years overflow
 
 # After these the client may come back with its sid; after the others the application or the token has spoken.
 RESUMABLE = (closings.TOO_SLOW, closings.NO_PONG, closings.SERVER_RESTART, closings.INTERNAL_ERROR, closings.TAKEN_OVER)
@@ -49,8 +49,8 @@ class Session:
         "_connection",
         "_expiry",
         "_handling",
+        "_idle",
         "_node",
-        "_quiet",
         "_rate",
         "_whispers",
         "_working",
@@ -113,7 +113,7 @@ class Session:
         self.inbox: Inbox | None = None
         self._working = False
         self._handling = 0
-        self._quiet: asyncio.Future[None] | None = None
+        self._idle: asyncio.Future[None] | None = None
         self._rate: CommandRate | None = None  # from the first command on
         self._whispers: TokenBucket | None = None  # from the first whisper on
         self._expiry: asyncio.TimerHandle | None = None
@@ -169,7 +169,7 @@ class Session:
         """After the welcome: handle what the client sent before it."""
         self.opening = None
         self._node.opened(self)
-        self._fall_quiet()
+        self._notify_idle()
         self._start_work()
 
     def _watch_expiry(self) -> None:
@@ -179,7 +179,7 @@ class Session:
         if left <= 0:
             self.end(closings.TOKEN_EXPIRED)
         else:
-            self._expiry = asyncio.get_running_loop().call_later(min(left, LONGEST_TIMER), self._watch_expiry)
+            self._expiry = asyncio.get_running_loop().call_later(min(left, MAX_TIMER_SECONDS), self._watch_expiry)
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -284,14 +284,14 @@ class Session:
                 self.end(closings.INTERNAL_ERROR)
             granted = False
         self._handling -= 1
-        self._fall_quiet()
+        self._notify_idle()
         if not granted:
             self._node.stats.commands_failed += 1
         return granted
 
-    def _fall_quiet(self) -> None:
-        if self._quiet is not None and not self._handling and not self._quiet.done():
-            self._quiet.set_result(None)
+    def _notify_idle(self) -> None:
+        if self._idle is not None and not self._handling and not self._idle.done():
+            self._idle.set_result(None)
 
     def _refuse_backlog(self) -> None:
         """Its socket is not read while it waits, so that nobody can tell whether it is still there."""
@@ -411,13 +411,13 @@ class Session:
             return
         if self._handling or self.opening is not None:
             # What the application is just granting belongs to what it is told of, or what is kept.
-            self._quiet = asyncio.get_running_loop().create_future()
-        self.leaving = self._node.spawn(self._depart_for_good())
+            self._idle = asyncio.get_running_loop().create_future()
+        self.leaving = self._node.spawn(self._finish_departure())
 
-    async def _depart_for_good(self) -> None:
+    async def _finish_departure(self) -> None:
         try:
-            if self._quiet is not None:
-                await self._quiet
+            if self._idle is not None:
+                await self._idle
             if self.returning is not None:
                 await asyncio.wait([self.returning])
             await self._node.depart(self)

@@ -31,10 +31,10 @@ logger = logging.getLogger("ropewalk.session")
 WRITE_SECONDS = 0.1
 """How long changes wait for others before they are written, to a store that is not near."""
 
-MOST_AT_ONCE = 500
+MAX_BATCH_SESSIONS = 500
 """Sessions in one write."""
 
-MOST_LEAVING = 100_000
+MAX_PENDING_DEPARTURES = 100_000
 """Departed sessions that may wait for a store that is down. Those beyond are not written: in an outage of that length the lease
 ends, and what the store has of this node's sessions counts as left behind."""
 
@@ -171,8 +171,8 @@ class LeasedSessionKeeper(SessionKeeper):
         self._writing = False
 
     def _batch(self) -> tuple[dict[str, "Session"], dict[str, _Departure], list[SessionWrite]]:
-        leaving = {sid: self._leaving.pop(sid) for sid in list(self._leaving)[:MOST_AT_ONCE]}
-        changed = {sid: self._changed.pop(sid) for sid in list(self._changed)[: MOST_AT_ONCE - len(leaving)]}
+        leaving = {sid: self._leaving.pop(sid) for sid in list(self._leaving)[:MAX_BATCH_SESSIONS]}
+        changed = {sid: self._changed.pop(sid) for sid in list(self._changed)[: MAX_BATCH_SESSIONS - len(leaving)]}
         batch = [
             SessionWrite(sid, departure.snapshot, self._next(), departure.ttl(), False, self._began.get(sid))
             for sid, departure in leaving.items()
@@ -293,7 +293,7 @@ class LeasedSessionKeeper(SessionKeeper):
 
     async def _leave(self, session: "Session") -> None:
         while session.sid not in self._taken:
-            if len(self._leaving) >= MOST_LEAVING:
+            if len(self._leaving) >= MAX_PENDING_DEPARTURES:
                 logger.error("a session that left is not written: too many wait", extra={"session": session.tag})
                 return
             departure = self._leaving[session.sid] = _Departure(session.snapshot(), lambda: self._time_left(session))

@@ -21,9 +21,9 @@ from ropewalk.ports import Authenticator
 
 logger = logging.getLogger("ropewalk.session")
 
-MOST_NAMES = 8  # former sids a session remembers
+MAX_FORMER_SIDS = 8  # former sids a session remembers
 
-LEAST_PAUSE = 0.1
+MIN_RESUME_CHECK_SECONDS = 0.1
 """Seconds between two looks at a session that is at work."""
 
 
@@ -57,7 +57,7 @@ class SessionOpener:
             if not (self._may_resume(session, request) and await self._restore(session, request)):
                 await self._authenticate(session, request)
         except ServerError as error:
-            logger.warning("nobody could say who a client is", extra={"session": session.tag, "reason": str(error)})
+            logger.warning("authentication unavailable", extra={"session": session.tag, "reason": str(error)})
             session.end(closings.AUTH_ERROR)
         except Exception:
             logger.exception("opening failed", extra={"session": session.tag})
@@ -113,8 +113,8 @@ class SessionOpener:
             await self._keeper.put_back(former, session.sid, snapshot, revoked)
             return True
         if self._conversation is not None:
-            session.app = self._conversation.side_of(request, snapshot.app)
-        session.link.names = (session.sid, *snapshot.names)[:MOST_NAMES]
+            session.app = self._conversation.build_app_side(request, snapshot.app)
+        session.link.names = (session.sid, *snapshot.names)[:MAX_FORMER_SIDS]
         session.subscriptions = {
             name: Subscription(name, granted)
             for name, granted in snapshot.subscriptions.items()
@@ -165,7 +165,7 @@ class SessionOpener:
     def _resume_timed_out(self, session: Session) -> None:
         """What waits in its inbox may be the claims: commands are handled one after another, and a store may be slow."""
         if session.at_work:
-            pause = max(self._limits.resume_timeout, LEAST_PAUSE)
+            pause = max(self._limits.resume_timeout, MIN_RESUME_CHECK_SECONDS)
             asyncio.get_running_loop().call_later(pause, self._resume_timed_out, session)
         else:
             self._tasks.spawn(self._abandon(session))
