@@ -32,7 +32,7 @@ class Recorder:
 
     def __init__(self, *heard: str) -> None:
         self.runs: list[TransientRun] = []
-        self.heard: Container[str] = heard
+        self.listened_streams: Container[str] = heard
 
     def is_ephemeral(self, stream: str) -> bool:
         return True
@@ -62,7 +62,7 @@ def encoded_answer(runs: CollectedRuns) -> bytes:
 
 def forward(frame: bytes) -> list[TransientRun]:
     publisher = Recorder()
-    publisher.heard = EVERYTHING
+    publisher.listened_streams = EVERYTHING
     runs = make_runs(publisher)
     if not runs.take(frame, 0, LIMIT, LIMIT):
         try:

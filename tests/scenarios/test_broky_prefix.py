@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ropewalk.engine.prefixes import MAX_PREFIXES_PER_CONNECTION, MOST_PREFIXES
+from ropewalk.engine.prefixes import MAX_PREFIXES, MAX_PREFIXES_PER_CONNECTION
 from ropewalk.protocol.broky.frames import (
     Credit,
     Gap,
@@ -179,7 +179,7 @@ async def test_prefixes_are_limited_in_length_and_by_connection_and_by_process(b
     assert (await broky.expect(Refused)).reason is Reason.MALFORMED
     with running_server("--public", "--command_rate", "0", "--workers", "1") as bounded:
         async with contextlib.AsyncExitStack() as stack:
-            for turn in range(MOST_PREFIXES // MAX_PREFIXES_PER_CONNECTION):
+            for turn in range(MAX_PREFIXES // MAX_PREFIXES_PER_CONNECTION):
                 connection = await stack.enter_async_context(client(bounded))
                 for number in range(MAX_PREFIXES_PER_CONNECTION):
                     connection.send(Subscribe(1, b"%d %d" % (turn, number), Match.PREFIX))

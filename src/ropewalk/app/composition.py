@@ -46,7 +46,8 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.core.signatures import unverified_name
 from ropewalk.core.stats import Stats
 from ropewalk.dashboard.demo import DemoPage, StaticPage
-from ropewalk.engine.inspection import NodeInspector
+from ropewalk.engine.context import Access, EngineContext
+from ropewalk.engine.inspection import NodeInspector, ReportSources
 from ropewalk.engine.node import Node
 from ropewalk.engine.recorder import Recorder
 from ropewalk.engine.tiered import TieredBackend
@@ -109,25 +110,23 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
     backend = tiered(settings, chosen.backend, archive)
     authenticating, channeling = authenticators(settings, keys), channels(settings, keys)
     node = Node(
+        EngineContext(_limits(settings), rules, stats, time.time),
         backend,
-        authenticating,
-        channeling,
-        rules,
-        _limits(settings),
-        stats,
-        time.time,
+        Access(
+            authenticating,
+            channeling,
+            application_of(settings, keys, stats),
+            forwarding_of(settings, keys),
+            sessions_key(settings.journal.data_dir or role.data_dir or role.directory, keys.sessions),
+        ),
         chosen.session_log,
-        application_of(settings, keys, stats),
-        forwarding_of(settings, keys),
-        sessions_key(settings.journal.data_dir or role.data_dir or role.directory, keys.sessions),
-        forgets=settings.broker.broker == "memory" and not (settings.journal.data_dir or role.data_dir),
-        key_of=shown_key,
+        keeps_ephemeral=settings.broker.broker != "memory" or bool(settings.journal.data_dir or role.data_dir),
+        stream_key=shown_key,
     )
     keeper = JournalKeeper(settings, journal, chosen.recovering)
     transactions = transactions_of(settings, node.broker)
     broadcasters = broadcasters_of(settings, node, stats, publication_limits(settings))
-    inspector = NodeInspector(
-        node,
+    sources = ReportSources(
         journal.spans,
         archive.gauges if archive is not None else dict,
         transactions.gauges if transactions is not None else dict,
@@ -136,6 +135,7 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
         chosen.impairments,
         chosen.counts,
     )
+    inspector = NodeInspector(node, sources)
     return Parts(
         node,
         inspector,

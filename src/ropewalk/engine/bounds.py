@@ -15,8 +15,8 @@ from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
 from ropewalk.ports import Publisher
 
-MOST_STREAMS = 1000  # of one subscription
-MOST_STATE = 65536  # characters that a session keeps for its connection, and for each subscription
+MAX_STREAMS = 1000  # of one subscription
+MAX_STATE_BYTES = 65536  # characters that a session keeps for its connection, and for each subscription
 
 _fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -78,8 +78,8 @@ def check_publications(publications: Sequence[Publication], limits: Limits) -> N
 
 def _check_streams(answer: CommandResult, before: Collection[str]) -> None:
     kept = () if answer.stop_all else set(before).difference(answer.stopped)
-    if len(answer.streams) > MOST_STREAMS or len({*kept, *answer.streams}) > MOST_STREAMS:
-        raise ApplicationError(f"more than {MOST_STREAMS} streams of one subscription")
+    if len(answer.streams) > MAX_STREAMS or len({*kept, *answer.streams}) > MAX_STREAMS:
+        raise ApplicationError(f"more than {MAX_STREAMS} streams of one subscription")
 
 
 def _check_transmissions(texts: Sequence[str], limits: Limits) -> None:
@@ -107,5 +107,5 @@ def _check_names(streams: Sequence[str], limits: Limits) -> None:
 
 
 def _check_state(kept: State, changes: State) -> None:
-    if changes and sum(len(key) + len(value) for key, value in merged(kept, changes).items()) > MOST_STATE:
-        raise ApplicationError(f"more than {MOST_STATE} characters of state")
+    if changes and sum(len(key) + len(value) for key, value in merged(kept, changes).items()) > MAX_STATE_BYTES:
+        raise ApplicationError(f"more than {MAX_STATE_BYTES} characters of state")

@@ -36,8 +36,13 @@ EVERYTHING = _Everything()
 
 
 class Broker:
-    """The `RunPublisher` port over a store and its feed. `forgets_by`: the rules by which streams are ephemeral; None if none
-    is. `heard`: the streams that anybody listens to, as far as that is known."""
+    """The `RunPublisher` port over a store and its feed.
+
+    `listened_streams`: the streams with a listener, or all streams if other nodes may have listeners.
+
+    Args:
+        ephemeral_rules: streams without history in these rules are ephemeral; None if no stream is.
+    """
 
     def __init__(
         self,
@@ -46,12 +51,11 @@ class Broker:
         stats: Stats,
         clock: Clock,
         chance: Chance,
-        forgets_by: Rulebook | None = None,
-        heard: Container[str] = EVERYTHING,
+        ephemeral_rules: Rulebook | None = None,
     ) -> None:
-        self._forgets_by = forgets_by
+        self._ephemeral_rules = ephemeral_rules
         self._partition_of = store.partition_of if isinstance(store, PlacesByName) else None
-        self.heard = heard
+        self.listened_streams: Container[str] = EVERYTHING
         self._store = store
         self._feed = feed
         self._stats = stats
@@ -66,8 +70,12 @@ class Broker:
         """`publish` never suspends: run to its end in one step, it needs no task."""
         return self._store.instant and self._feed.exact
 
+    def set_listened_streams(self, streams: Container[str]) -> None:
+        """Called when the first or the last subscription by prefix comes or goes, not for each stream."""
+        self.listened_streams = streams
+
     def is_ephemeral(self, stream: str) -> bool:
-        return self._forgets_by is not None and not self._forgets_by.keeps_history(stream)
+        return self._ephemeral_rules is not None and not self._ephemeral_rules.keeps_history(stream)
 
     @property
     def places_by_name(self) -> bool:
@@ -103,7 +111,7 @@ class Broker:
         if self._partition_of is not None:
             for publication in publications:
                 self.check_partition(publication.stream, publication.partition_key)
-        if self._forgets_by is not None and not self._forgets_by.keeps_all:
+        if self._ephemeral_rules is not None and not self._ephemeral_rules.keeps_all:
             publications = [self._as_kept(publication) for publication in publications]
         for publication in publications:
             if not publication.transient:

@@ -7,20 +7,16 @@ import logging
 from collections.abc import Sequence
 
 from ropewalk.core.server_publications import whisper_publication
-from ropewalk.core.stats import Stats
 from ropewalk.engine.broker import Broker
 from ropewalk.engine.conversation import Conversation
 from ropewalk.engine.history_pages import HistoryPages
-from ropewalk.engine.joins import Joiner
 from ropewalk.engine.prefixes import Prefixes
-from ropewalk.engine.presence import PresenceCommands
 from ropewalk.engine.session import Session
-from ropewalk.engine.session_log import SessionLog
+from ropewalk.engine.session_services import SessionServices
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import commands
 from ropewalk.model.application import SENDER_KEY
 from ropewalk.model.errors import RopewalkError
-from ropewalk.model.limits import Limits
 from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import NotGranted, Rejected, Subscribed
@@ -36,25 +32,21 @@ class CommandHandler:
         self,
         channels: Sequence[Channels],
         conversation: Conversation | None,
-        joiner: Joiner,
-        presence: PresenceCommands,
         pages: HistoryPages,
         prefixes: Prefixes,
         broker: Broker,
-        session_log: SessionLog,
-        limits: Limits,
-        stats: Stats,
+        services: SessionServices,
     ) -> None:
         self._channels = channels
         self._conversation = conversation
-        self._joiner = joiner
-        self._presence = presence
         self._pages = pages
         self._prefixes = prefixes
         self._broker = broker
-        self._session_log = session_log
-        self._limits = limits
-        self._stats = stats
+        self._joiner = services.joiner
+        self._presence = services.presence
+        self._session_log = services.session_log
+        self._limits = services.context.limits
+        self._stats = services.context.stats
 
     async def handle(self, session: "Session", command: commands.Command) -> bool:
         match command:

@@ -12,14 +12,9 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from ropewalk.core.credentials import Credentials, same
-from ropewalk.core.stats import Stats
 from ropewalk.engine.bounds import check_command_result, check_connect_result, check_restore_result
-from ropewalk.engine.disconnect_queue import DisconnectQueue
-from ropewalk.engine.joins import Joiner
-from ropewalk.engine.presence import PresenceCommands
 from ropewalk.engine.session import Session
-from ropewalk.engine.session_keeping import SessionKeeper
-from ropewalk.engine.session_log import SessionLog
+from ropewalk.engine.session_services import SessionServices
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
 from ropewalk.model.application import (
@@ -39,45 +34,34 @@ from ropewalk.model.application import (
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import ServerError, Unanswered, Unavailable
-from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication
 from ropewalk.model.sessions import AppSide, ConnectRequest, SessionSnapshot, Subscribed
 from ropewalk.ports import Application, Publisher
 
 logger = logging.getLogger("ropewalk.application")
 
-TOLD_WHY = Closing("", False, closings.UNAUTHORIZED.code, closings.UNAUTHORIZED.text)
-"""For a client whom the application itself has told that it may not come in."""
+REJECTED = Closing("", False, closings.UNAUTHORIZED.code, closings.UNAUTHORIZED.text)
+"""For a client that the application has already sent a reason."""
 
 
 class Conversation:
-    """What sessions of a node ask of its application."""
+    """Calls the application for the sessions of a node."""
 
     def __init__(
-        self,
-        application: Application,
-        credentials: Credentials,
-        disconnect_queue: DisconnectQueue,
-        joiner: Joiner,
-        presence: PresenceCommands,
-        publisher: Publisher,
-        keeper: SessionKeeper,
-        session_log: SessionLog,
-        limits: Limits,
-        stats: Stats,
+        self, application: Application, credentials: Credentials, publisher: Publisher, services: SessionServices
     ) -> None:
         self._application = application
         self._credentials = credentials
-        self._disconnect_queue = disconnect_queue
-        self._joiner = joiner
-        self._presence = presence
         self._publisher = publisher
-        self._keeper = keeper
-        self._session_log = session_log
-        self._limits = limits
-        self._stats = stats
+        self._disconnect_queue = services.disconnect_queue
+        self._joiner = services.joiner
+        self._presence = services.presence
+        self._keeper = services.keeper
+        self._session_log = services.session_log
+        self._limits = services.context.limits
+        self._stats = services.context.stats
 
-    def side_of(self, request: ConnectRequest, former: AppSide | None = None) -> AppSide:
+    def build_app_side(self, request: ConnectRequest, former: AppSide | None = None) -> AppSide:
         """What a session that came by this request keeps for the application."""
         former = former or AppSide()
         known = self._limits.disconnect_mode == "always" or former.known
@@ -88,7 +72,7 @@ class Conversation:
         """Raises ServerError."""
         try:
             connect_result = check_connect_result(
-                await self._application.connect(context_of(session), lambda: session.link.open), self._limits
+                await self._application.connect(build_context(session), lambda: session.link.open), self._limits
             )
         except Unavailable as error:
             if session.link.open or isinstance(error, Unanswered):
@@ -99,7 +83,7 @@ class Conversation:
             self._stats.auth_failures += 1
             logger.debug("refused by the application", extra={"session": session.tag, "reason": connect_result.reason})
             _send(session, codec.refused(connect_result.transmissions))
-            session.end(TOLD_WHY if connect_result.transmissions else closings.UNAUTHORIZED)
+            session.end(REJECTED if connect_result.transmissions else closings.UNAUTHORIZED)
             return
         session.app = replace(self._answered(session.app, connect_result.state), credentials=self._credentials(request))
         if not session.accept(connect_result.ids, None):  # the client left while the application let it in, or was told to
@@ -127,7 +111,7 @@ class Conversation:
         Raises ServerError.
         """
         sid = secrets.token_urlsafe(16)
-        connected = await self._application.connect(replace(context_of(session), sid=sid), lambda: session.link.open)
+        connected = await self._application.connect(replace(build_context(session), sid=sid), lambda: session.link.open)
         connect_result = check_connect_result(connected, self._limits)
         if connect_result.accepted:
             app = self._answered(session.app, connect_result.state)
@@ -142,16 +126,16 @@ class Conversation:
     async def restored(self, session: "Session", former: str) -> None:
         """Runs beside the session's commands: what the application is asked waits for it, history and the like do not."""
         try:
-            await self._tell_return(session, former)
+            await self._report_return(session, former)
         finally:
             session.returning = None
 
-    async def _tell_return(self, session: "Session", former: str) -> None:
+    async def _report_return(self, session: "Session", former: str) -> None:
         subscriptions = {
             name: each.granted.state for name, each in session.subscriptions.items() if each.granted.state is not None
         }
         try:
-            restore_call = RestoreCall(context_of(session), former, subscriptions)
+            restore_call = RestoreCall(build_context(session), former, subscriptions)
             restore_result = check_restore_result(
                 await self._application.restored(restore_call),
                 self._limits,
@@ -159,7 +143,9 @@ class Conversation:
                 restore_call.subscriptions,
             )
         except ServerError as error:
-            logger.warning("the application did not hear of a return", extra={"session": session.tag, "reason": str(error)})
+            logger.warning(
+                "session restore not reported to the application", extra={"session": session.tag, "reason": str(error)}
+            )
             return
         for identifier, changes in restore_result.own.items():
             subscription = session.subscriptions.get(identifier)
@@ -178,7 +164,7 @@ class Conversation:
         identifier, link = command.identifier, session.link
         await _returned(session)
         try:
-            answer = await self._ask(CommandCall(context_of(session), Action.SUBSCRIBE, identifier))
+            answer = await self._ask(CommandCall(build_context(session), Action.SUBSCRIBE, identifier))
         except ServerError as error:
             link.answer(link.codec.reject_subscription(identifier))
             return str(error)
@@ -202,7 +188,7 @@ class Conversation:
         """Why it failed; "" if it did not."""
         await _returned(session)
         subscription = session.subscriptions[identifier]
-        call = CommandCall(context_of(session), Action.PERFORM, identifier, subscription.granted.state or {}, data)
+        call = CommandCall(build_context(session), Action.PERFORM, identifier, subscription.granted.state or {}, data)
         try:
             answer = await self._application.command(call)
         except ServerError as error:
@@ -229,7 +215,7 @@ class Conversation:
         """The session has let go of it already. Why it failed; "" if it did not."""
         await _returned(session)
         state = subscription.granted.state or {}
-        call = CommandCall(context_of(session), Action.UNSUBSCRIBE, subscription.identifier, state)
+        call = CommandCall(build_context(session), Action.UNSUBSCRIBE, subscription.identifier, state)
         try:
             answer = await self._ask(call)
         except ServerError as error:
@@ -298,7 +284,7 @@ class Conversation:
         return replace(side, state=merged(side.state, changes), known=self._limits.disconnect_mode != "never")
 
 
-def context_of(session: "Session") -> CallContext:
+def build_context(session: "Session") -> CallContext:
     side = session.app or AppSide()
     return CallContext(session.sid, side.url, side.headers, session.ids, side.state)
 

@@ -1,4 +1,4 @@
-"""The disconnect queue: tells the application once about each session that is gone for good, if the application knew it.
+"""The disconnect queue: reports each session that has ended to the application once, if the application knew it.
 
 After the call the journal records that the session has ended. Calls that were not made before the process stops are made
 after the next start. The queue and its rate are bounded, so that a mass disconnect does not overload the application. A call
@@ -25,8 +25,8 @@ logger = logging.getLogger("ropewalk.application")
 
 WORKERS = 8  # calls at once
 BETWEEN_ATTEMPTS = Backoff(0.5, 30.0)  # while the application cannot be reached
-MOST_ASKED = 3  # times, without an answer
-MOST_AT_ONCE = 10_000  # sessions that a node without an application ends in one round
+MAX_UNANSWERED_ATTEMPTS = 3  # times, without an answer
+MAX_ENDED_PER_ROUND = 10_000  # sessions that a node without an application ends in one round
 
 
 class DisconnectQueue:
@@ -43,7 +43,7 @@ class DisconnectQueue:
 
     def free_slots(self) -> int:
         """How many more calls may be queued."""
-        return MOST_AT_ONCE
+        return MAX_ENDED_PER_ROUND
 
     async def finish(self) -> None:
         """At shutdown: make the queued calls as fast as the application takes them. The caller bounds the time."""
@@ -71,7 +71,10 @@ class ApplicationDisconnectQueue(DisconnectQueue):
             return
         if self.free_slots() <= 0:
             if not self._stats.app_disconnects_dropped:
-                logger.error("the application does not hear of sessions that end: too many wait", extra={"most": self._backlog})
+                logger.error(
+                    "disconnect queue is full: ended sessions are not reported to the application",
+                    extra={"most": self._backlog},
+                )
             self._drop(sid)
             return
         self._waiting.append(disconnect_call_of(sid, snapshot))
@@ -110,7 +113,9 @@ class ApplicationDisconnectQueue(DisconnectQueue):
                 asked += isinstance(error, Unanswered)
                 if self._ending.is_set():
                     return self._give_up()
-                if self.free_slots() <= 0 or asked >= MOST_ASKED:  # the queue is full, and this call was tried already
+                if (
+                    self.free_slots() <= 0 or asked >= MAX_UNANSWERED_ATTEMPTS
+                ):  # the queue is full, and this call was tried already
                     return self._drop(disconnect_call.context.sid)
             except RopewalkError as error:
                 logger.warning("the application failed at a disconnect", extra={"reason": str(error)})

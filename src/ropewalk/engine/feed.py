@@ -6,23 +6,23 @@ delivered is dropped. What is missing is read from the store first, and what the
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
-from ropewalk.core.backoff import Backoff, Chance
+from ropewalk.core.backoff import Backoff
 from ropewalk.core.cursor import Step
-from ropewalk.core.stats import Stats
+from ropewalk.engine.broker import Broker
+from ropewalk.engine.context import EngineContext
 from ropewalk.engine.hub import Audience, Backlog, Hub
 from ropewalk.engine.prefixes import Prefixes
-from ropewalk.engine.tasks import Tasks
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, GapReason, Replay, end, steps
 from ropewalk.model.messages import Deliverable, Position, Registered
-from ropewalk.ports import Clock, Feed, StreamStore
+from ropewalk.ports import Feed, StreamStore
 
 logger = logging.getLogger("ropewalk.feed")
 
 DOUBTED_ATTEMPTS = 3
-"""How often a store is asked again that does not know a stream of which something was delivered."""
+"""Retries when the store has no record of a stream we already delivered from."""
 
 WAITING_BYTES = 1024 * 1024
 """Of messages that wait for one stream to be in step again. Past that they are dropped, and read from the store later."""
@@ -39,6 +39,10 @@ COMPARED_AT_ONCE = 200
 """Streams whose tips are compared with the store in one upkeep, so that a lost message of a quiet stream is found too."""
 
 
+def _ignore(streams: Container[str]) -> None:
+    """The streams that other nodes listen to are not known here."""
+
+
 class FeedReader:
     """Between a `Feed` and the hub. It also tells the feed which streams have an audience here.
 
@@ -47,32 +51,28 @@ class FeedReader:
 
     def __init__(
         self,
+        context: EngineContext,
         feed: Feed,
-        hub: Hub,
         store: StreamStore,
-        tasks: Tasks,
-        stats: Stats,
-        clock: Clock,
-        chance: Chance,
-        prefixes: Prefixes,
-        is_ephemeral: Callable[[str], bool] = lambda stream: False,
+        broker: Broker,
+        stream_key: Callable[[str], bytes] = str.encode,
     ) -> None:
         self._feed = feed
-        self._hub = hub
         self._store = store
-        self._tasks = tasks
-        self._stats = stats
-        self._clock = clock
-        self._chance = chance
+        self._tasks = context.tasks
+        self._stats = context.stats
+        self._clock = context.clock
+        self._chance = context.chance
+        self._is_ephemeral = broker.is_ephemeral
         self._lingering: dict[str, float] = {}
         self._to_compare: list[str] = []  # streams whose tips are still to be compared in this round
         self._doubted: set[str] = set()  # streams to be compared now
-        self._is_ephemeral = is_ephemeral
-        self._prefixes = prefixes
-        self._by_prefix = prefixes.by_length
         self.exact = feed.exact
-        if not feed.exact:
-            hub.set_interest(self)
+        self.hub = self._hub = Hub(context.stats, context.clock, None if feed.exact else self)
+        set_listened = broker.set_listened_streams if feed.exact else _ignore
+        set_listened(self.hub.listened_streams)
+        self.prefixes = self._prefixes = Prefixes(feed, self.hub, stream_key, set_listened)
+        self._by_prefix = self.prefixes.by_length
 
     def deliver(self, messages: Sequence[Deliverable]) -> None:
         """What the feed calls. One message that cannot be delivered costs nobody the others."""

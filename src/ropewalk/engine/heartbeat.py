@@ -5,7 +5,8 @@ What happens when a client does not answer is decided in `timeouts`.
 
 import asyncio
 
-from ropewalk.engine.session import Beat, Session
+from ropewalk.engine.session import Session
+from ropewalk.engine.session_node import Beat
 from ropewalk.engine.tasks import Tasks
 from ropewalk.engine.timeouts import Timeouts
 from ropewalk.model.limits import Limits

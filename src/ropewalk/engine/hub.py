@@ -21,7 +21,7 @@ from ropewalk.protocol.codec import MessageCodec
 logger = logging.getLogger("ropewalk.engine")
 
 Write = Callable[[bytes], int | None]
-"""Where it may take less than all, it says how much it took, or raises OSError."""
+"""Returns the number of bytes written, or None if all were. May raise OSError."""
 
 
 class Listener(Protocol):
@@ -52,8 +52,8 @@ class Group:
         "expendable",
         "head",
         "identifier",
-        "left",
         "newest",
+        "on_empty",
         "pending",
         "slow",
         "stream",
@@ -61,7 +61,8 @@ class Group:
         "written",
     )
 
-    def __init__(self, stream: str, identifier: str, codec: MessageCodec) -> None:
+    def __init__(self, stream: str, identifier: str, codec: MessageCodec, on_empty: Callable[[], None] | None = None) -> None:
+        """`on_empty` is called when the last listener leaves. Set for prefix groups only."""
         self.stream = stream
         self.identifier = identifier
         self.codec = codec
@@ -71,7 +72,7 @@ class Group:
         self.slow = False
         self.expendable = False
         self.newest = self.written = Position("", 0)
-        self.left: Callable[[], None] | None = None  # called when nobody is in it any more, of one that is of no stream
+        self.on_empty = on_empty
 
 
 class JoinBuffer:
@@ -188,20 +189,17 @@ class Interest(Protocol):
 class Hub:
     """Joins and leaves flush what is pending first, so that a listener gets nothing from before it joined."""
 
-    def __init__(self, stats: Stats, clock: Clock) -> None:
+    def __init__(self, stats: Stats, clock: Clock, interest: Interest | None = None) -> None:
+        """`interest` is notified when a stream gets its first listener or loses its last one."""
         self._stats = stats
         self._clock = clock
-        self._interest: Interest | None = None
+        self._interest = interest
         self.audiences: dict[str, Audience] = {}
-        self.heard: Container[str] = self.audiences  # what is published to other streams reaches nobody here
+        self.listened_streams: Container[str] = self.audiences
         self._dirty: list[Group] = []
         self._registered_at: dict[float, int] = {}  # when, and how many messages then
         self._flush_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
-
-    def set_interest(self, interest: Interest) -> None:
-        """Call `interest` when a stream gets its first listener or loses its last one, from now on."""
-        self._interest = interest
 
     def streams(self) -> int:
         return len(self.audiences)
@@ -222,9 +220,9 @@ class Hub:
         self._flush_group(group)
         listener.detach(group)
         group.writers.pop(listener, None)
-        if group.left is not None:
+        if group.on_empty is not None:
             if not group.writers:
-                group.left()
+                group.on_empty()
         elif not group.writers and (audience := self.audiences.get(group.stream)):
             audience.groups.pop((group.identifier, group.codec), None)
             self._forget_if_empty(audience)

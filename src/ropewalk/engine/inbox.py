@@ -11,8 +11,8 @@ from collections.abc import Callable
 from ropewalk.core.rate import TokenBucket
 from ropewalk.model.commands import Subscribe
 
-MOST_FRAMES, FEW_FRAMES = 64, 16
-MOST_BYTES, FEW_BYTES = 131_072, 65_536
+MAX_FRAMES, RESUME_FRAMES = 64, 16
+MAX_BYTES, RESUME_BYTES = 131_072, 65_536
 BYTES_A_COMMAND = 4096  # of an answer; a longer one counts against the command rate as often as it has so many
 
 
@@ -39,7 +39,7 @@ class Inbox:
     def put(self, frame: bytes) -> None:
         self._frames.append(frame)
         self._bytes += len(frame)
-        if not self.held and (len(self._frames) >= MOST_FRAMES or self._bytes >= MOST_BYTES):
+        if not self.held and (len(self._frames) >= MAX_FRAMES or self._bytes >= MAX_BYTES):
             self.held = True
             self._hold(True)
 
@@ -49,7 +49,7 @@ class Inbox:
         self._handling = True
         self._notify()
         self._bytes -= len(frame)
-        if self.held and len(self._frames) <= FEW_FRAMES and self._bytes <= FEW_BYTES:
+        if self.held and len(self._frames) <= RESUME_FRAMES and self._bytes <= RESUME_BYTES:
             self.held = False
             self._hold(False)
         return frame

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from ropewalk.core.backoff import Backoff, Chance
+from ropewalk.core.backoff import Backoff
 from ropewalk.core.delivered import Delivered
-from ropewalk.core.stats import Stats
+from ropewalk.engine.context import EngineContext
 from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.hub import Hub, JoinBuffer
 from ropewalk.engine.link import Link
@@ -40,25 +40,15 @@ T = TypeVar("T")
 class Joiner:
     """Joins subscriptions to their streams and answers their history requests."""
 
-    def __init__(
-        self,
-        hub: Hub,
-        feed: FeedReader,
-        store: StreamStore,
-        stats: Stats,
-        chance: Chance,
-        waiting: WaitingHistory,
-        archived: int,
-    ) -> None:
-        """`archived`: messages of the archive in one answer to a client that can ask for the rest."""
+    def __init__(self, context: EngineContext, hub: Hub, feed: FeedReader, store: StreamStore, pending: WaitingHistory) -> None:
         self._hub = hub
         self._feed = feed
         self._store = store
-        self._stats = stats
-        self._chance = chance
-        self._waiting = waiting
-        self._archived = archived
-        self._replayer = Replayer(stats, waiting)
+        self._stats = context.stats
+        self._chance = context.chance
+        self._waiting = pending
+        self._archived = context.limits.archive_replay
+        self._replayer = Replayer(context.stats, pending)
 
     async def join(
         self,

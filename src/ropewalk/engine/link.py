@@ -106,7 +106,7 @@ class Link:
         if self._groups:
             self._write_together()
         self._groups.append(group)
-        self._prefixes += group.left is not None
+        self._prefixes += group.on_empty is not None
         group.writers[self] = self._writer(group)
 
     def _write_together(self) -> None:
@@ -123,7 +123,7 @@ class Link:
 
     def detach(self, group: Group) -> None:
         self._groups.remove(group)
-        self._prefixes -= group.left is not None
+        self._prefixes -= group.on_empty is not None
 
     def missed(self, group: Group, after: Position, upto: Position) -> None:
         self._owner.skipped(group, after, upto)
@@ -206,7 +206,8 @@ class Link:
     def forget(self, groups: Collection[Group]) -> None:
         """The client has unsubscribed: it gets nothing of what waits of these groups, which it has left."""
         if self._outbox is not None and groups:
-            self._outbox.discard({*groups, *map(Expendable, groups), *(group.stream for group in groups if group.left is None)})
+            streams = (group.stream for group in groups if group.on_empty is None)
+            self._outbox.discard({*groups, *map(Expendable, groups), *streams})
 
     # --- slow and fast ------------------------------------------------------------------------------------------------
 

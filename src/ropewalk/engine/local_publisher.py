@@ -15,17 +15,17 @@ from ropewalk.ports import Clock
 
 
 class LocalPublisher:
-    """The `Publisher` port without a store. `obey` ends the sessions of this node that an order names."""
+    """The `Publisher` port without a store. `disconnect` ends the sessions of an identity on this node."""
 
     def __init__(
         self,
         deliver: Callable[[Sequence[Registered]], None],
-        obey: Callable[[RemoteDisconnect], Awaitable[int]],
+        disconnect: Callable[[RemoteDisconnect], Awaitable[int]],
         stats: Stats,
         clock: Clock,
     ) -> None:
         self._deliver = deliver
-        self._obey = obey
+        self._disconnect = disconnect
         self._stats = stats
         self._clock = clock
 
@@ -38,6 +38,6 @@ class LocalPublisher:
     async def disconnect(self, order: RemoteDisconnect) -> int:
         ended = 0
         for identifier in spellings(order.identifier):
-            ended += await self._obey(replace(order, identifier=identifier))
+            ended += await self._disconnect(replace(order, identifier=identifier))
         self._stats.remote_disconnects += ended
         return ended

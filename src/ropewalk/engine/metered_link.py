@@ -1,6 +1,6 @@
 """The link of a client that grants credit: deliveries stop when it is used up, as they do when the transport takes no more.
 
-Frames are counted one by one, and so they wait: each has the position of its own messages, wherever a gap has to be said.
+Frames are counted one by one, and so they wait: each has the position of its own messages, wherever a gap has to be reported.
 Answers do not wait for credit. So what waits of a subscription is forgotten with it, or it would come after the answer to the
 next one. A client that has ended its side will grant no more: deliveries end for it where its credit does. One that grants
 nothing while something waits counts as one that reads nothing.

@@ -2,50 +2,40 @@
 
 import asyncio
 import logging
-import random
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Container, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 
-from ropewalk.core.backoff import Chance
 from ropewalk.core.credentials import Credentials
 from ropewalk.core.quotas import ConnectionQuotas
 from ropewalk.core.refusal_summary import RefusalSummary, Summary
-from ropewalk.core.rules import Rulebook
-from ropewalk.core.stats import Stats
 from ropewalk.engine.bounds import BoundedPublisher
-from ropewalk.engine.broker import EVERYTHING, Broker
+from ropewalk.engine.broker import Broker
 from ropewalk.engine.commands import CommandHandler
+from ropewalk.engine.context import Access, EngineContext
 from ropewalk.engine.conversation import Conversation
-from ropewalk.engine.disconnect_queue import ApplicationDisconnectQueue, DisconnectQueue
+from ropewalk.engine.disconnects import Disconnector
 from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.heartbeat import Heartbeat
 from ropewalk.engine.history_pages import HistoryPages
-from ropewalk.engine.hub import Hub
 from ropewalk.engine.joins import Joiner
 from ropewalk.engine.local_publisher import LocalPublisher
-from ropewalk.engine.persistent_presence import PersistentPresence
-from ropewalk.engine.prefixes import Prefixes
-from ropewalk.engine.presence import PresenceCommands
 from ropewalk.engine.sampler import Sampler
 from ropewalk.engine.session import Session
-from ropewalk.engine.session_host import NodeHost
-from ropewalk.engine.session_keeping import SessionKeeper
-from ropewalk.engine.session_leases import LeasedSessionKeeper, WriteThroughLog
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.session_opening import SessionOpener
+from ropewalk.engine.session_services import build_services
 from ropewalk.engine.session_table import SessionTable
 from ropewalk.engine.sids import Sids
-from ropewalk.engine.tasks import Tasks
+from ropewalk.engine.subscription import Subscription
 from ropewalk.engine.timeouts import Timeouts
 from ropewalk.engine.trace import tag_of, traced_application, traced_connection, traced_delivery, tracing
 from ropewalk.engine.waiting_history import WaitingHistory
 from ropewalk.model import closing as closings
 from ropewalk.model.errors import RopewalkError, Unavailable
-from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.report import SHUTTING_DOWN
-from ropewalk.model.sessions import ConnectRequest, SessionTaken, SessionWanted
-from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock, Connection, PresenceStore
+from ropewalk.model.sessions import ConnectRequest
+from ropewalk.ports import Backend, Connection
 from ropewalk.protocol.codec import SessionCodec
 
 logger = logging.getLogger("ropewalk.node")
@@ -66,153 +56,72 @@ class Node:
 
     def __init__(
         self,
+        context: EngineContext,
         backend: Backend,
-        authenticators: Sequence[Authenticator],
-        channels: Sequence[Channels],
-        rules: Rulebook,
-        limits: Limits,
-        stats: Stats,
-        clock: Clock,
-        session_log: SessionLog = SessionLog(),  # noqa: B008 - it says nothing and holds nothing
-        application: Application | None = None,
-        forward: Callable[[ConnectRequest], dict[str, str]] = lambda request: {},
-        sessions_key: bytes = b"",
-        chance: Chance = random.random,
-        forgets: bool = False,
-        key_of: Callable[[str], bytes] = str.encode,
+        access: Access = Access(),  # noqa: B008 - it is immutable
+        session_log: SessionLog = SessionLog(),  # noqa: B008 - it has no state
+        keeps_ephemeral: bool = True,
+        stream_key: Callable[[str], bytes] = str.encode,
     ) -> None:
-        """`forward` chooses the headers of a request that the application may see. `sessions_key` is for fingerprints of
-        credentials. One that stays the same over a restart makes sessions that an application admitted resume afterwards
-        without asking it. `forgets`: streams whose rules keep no history are ephemeral, because nothing else keeps what is
-        registered. `key_of`: the keys of streams, for subscriptions by prefix."""
+        """
+        Args:
+            keeps_ephemeral: False makes streams whose rules keep no history ephemeral.
+            stream_key: returns the key of a stream, for subscriptions by prefix.
+        """
+        application = access.application
         if application is not None and tracing():
             application = traced_application(application)
+        limits, stats, clock = context.limits, context.stats, context.clock
         self.backend = backend
         self.application = application
-        self.stats = stats
+        self.limits, self.rules, self.stats, self.clock, self.tasks = limits, context.rules, stats, clock, context.tasks
         self.sessions = SessionTable()
         self.quotas = ConnectionQuotas(limits)
-        self.tasks = Tasks()
         self._sids = Sids()
-        self.timeouts = Timeouts(limits, stats, self.tasks)
-        self.hub = Hub(stats, clock)
-        heard = self.hub.heard if backend.feed.exact else EVERYTHING
-        self.broker = Broker(backend.streams, backend.feed, stats, clock, chance, rules if forgets else None, heard)
-        self.sampler = Sampler(self.sessions.live, stats)
-        self._limits = limits
-        self._clock = clock
         self._refusals = RefusalSummary(stats, clock())
         self._draining = False
         self._leaving = False
-        # A store of this process answers at once, and nobody else is asked: there is mostly nothing to wait for.
-        self._at_once = backend.feed.exact and application is None
-        prefixes = Prefixes(backend.feed, self.hub, key_of, self._hear)
-        self._feed = FeedReader(
-            backend.feed, self.hub, backend.streams, self.tasks, stats, clock, chance, prefixes, self.broker.is_ephemeral
+        # A store of this process answers at once. Without an application there is mostly nothing to wait for.
+        self._instant = backend.feed.exact and application is None
+        self.sampler = Sampler(self.sessions.live, stats)
+        self.broker = Broker(
+            backend.streams, backend.feed, stats, clock, context.chance, None if keeps_ephemeral else context.rules
         )
-        deliver = self._feed.deliver
-        self._deliver = traced_delivery(deliver) if tracing() else deliver
-        self.local_publisher = LocalPublisher(self._deliver, self._end_all, stats, clock)
+        self._feed = feed = FeedReader(context, backend.feed, backend.streams, self.broker, stream_key)
+        self.hub = feed.hub
+        self._deliver = traced_delivery(feed.deliver) if tracing() else feed.deliver
+        self.timeouts = Timeouts(limits, stats, self.tasks)
         self._heartbeat = Heartbeat(limits, clock, self.tasks, self.timeouts)
         self.waiting_history = WaitingHistory(limits.max_pending_history)
-        self.joiner = Joiner(self.hub, self._feed, backend.streams, stats, chance, self.waiting_history, limits.archive_replay)
-        self.disconnect_queue = (
-            DisconnectQueue(session_log)
-            if application is None
-            else ApplicationDisconnectQueue(application, limits, stats, session_log, chance)
-        )
-        live, departing = self.sessions.live, self.sessions.departing
-        store: PresenceStore = backend.presence
-        settle: Callable[[Session, str], None] | None = None
-        if backend.leases is None:
-            keeper = SessionKeeper(backend, store, limits, stats, self.disconnect_queue, live, departing)
-        else:
-            store = persistent = PersistentPresence(store, self.tasks, chance)
-            settle = persistent.settle
-            keeper = leased = LeasedSessionKeeper(
-                backend,
-                backend.leases,
-                persistent,
-                limits,
-                stats,
-                self.disconnect_queue,
-                live,
-                departing,
-                self.tasks,
-                clock,
-                chance,
-            )
-            session_log = WriteThroughLog(session_log, leased)
-        self.session_log = session_log
-        self._keeper = keeper
-        presence = PresenceCommands(store, session_log, limits, stats, settle)
-        self._conversation = (
-            None
-            if application is None
-            else Conversation(
-                application,
-                Credentials(sessions_key or secrets.token_bytes(32), forward),
-                self.disconnect_queue,
-                self.joiner,
-                presence,
-                self.broker,
-                keeper,
-                session_log,
-                limits,
-                stats,
-            )
-        )
-        self._opener = SessionOpener(
-            authenticators,
-            self._conversation,
-            keeper,
-            self.sessions,
-            self.joiner,
-            presence,
-            session_log,
-            self._heartbeat,
-            self.tasks,
-            limits,
-            stats,
-            clock,
-        )
-        commands = CommandHandler(
-            channels,
-            self._conversation,
-            self.joiner,
-            presence,
-            HistoryPages(backend.streams, stats, self.waiting_history),
-            prefixes,
-            self.broker,
-            session_log,
-            limits,
-            stats,
-        )
-        self._host = NodeHost(
-            self.sessions,
-            commands,
-            self.joiner,
-            keeper,
-            session_log,
-            self._heartbeat,
-            self.timeouts,
-            self.quotas,
-            self.tasks,
-            rules,
-            limits,
-            stats,
-            clock,
-            self._at_once,
-        )
+        self.joiner = Joiner(context, feed.hub, feed, backend.streams, self.waiting_history)
+        services = build_services(context, backend, application, self.sessions, self.joiner, session_log)
+        self.session_log, self._keeper, self.disconnect_queue = services.session_log, services.keeper, services.disconnect_queue
+        self._disconnector = Disconnector(feed.hub, self.sessions, backend.sessions, services)
+        self.local_publisher = LocalPublisher(self._deliver, self._disconnector.disconnect, stats, clock)
+        self._conversation = None
+        if application is not None:
+            credentials = Credentials(access.sessions_key or secrets.token_bytes(32), access.forward)
+            self._conversation = Conversation(application, credentials, self.broker, services)
+        self._opener = SessionOpener(access.authenticators, self._conversation, self.sessions, self._heartbeat, services)
+        pages = HistoryPages(backend.streams, stats, self.waiting_history)
+        commands = CommandHandler(access.channels, self._conversation, pages, feed.prefixes, self.broker, services)
+        # Bound methods of the parts, not wrappers around them: sessions call these for every command.
+        self.handle = commands.handle
+        self.spawn = self.tasks.spawn
+        self.begin = self.tasks.start_soon if self._instant else self._spawn
+        self.heard = self.timeouts.heard
+        self.paused = self.timeouts.paused
+        self.opened = self.sessions.opened
+        self.depart = self._keeper.depart
 
     # --- start and stop -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         await self.backend.start()
         try:
-            await self.backend.feed.start(self._deliver, self._obey, self._missed)
+            await self.backend.feed.start(self._deliver, self._disconnector.handle, self._missed)
             if self.application is not None:
-                await self.application.start(BoundedPublisher(self.broker, self._limits))
+                await self.application.start(BoundedPublisher(self.broker, self.limits))
                 self.disconnect_queue.start()
         except BaseException:  # its connections would keep the process from ending
             await self.backend.feed.stop()
@@ -221,17 +130,13 @@ class Node:
         self._keeper.start()
         self.tasks.spawn(self._keep_time())
 
-    def _hear(self, streams: Container[str]) -> None:
-        if self.backend.feed.exact:
-            self.broker.heard = streams
-
     def _missed(self, streams: Collection[str] | None = None) -> None:
         self._feed.missed(streams)
         self._keeper.doubt()
         self.session_log.tell_again(self.sessions.live.values())
 
     def leave(self) -> None:
-        """Say on the health page that the end is near, so that load balancers look elsewhere; everything works on."""
+        """Report shutting down on the health page, so that load balancers stop sending clients. Everything keeps working."""
         self._leaving = True
 
     async def drain(self, spread: float, reconnect_rate: int = 0) -> None:
@@ -274,7 +179,7 @@ class Node:
         await last()
         await self.backend.feed.stop()
         await self.backend.stop()
-        _tell(self._refusals.rest(self._clock()))
+        _log_refusals(self._refusals.rest(self.clock()))
 
     async def _wait_for(self, ending: Sequence[asyncio.Task[None]]) -> None:
         """Until they are done, or none of them was for a while: the store is away. What it has of these sessions is left behind
@@ -284,7 +189,7 @@ class Node:
         while waiting:
             done, waiting = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                logger.warning("sessions are not saved: the store does not answer", extra={"count": len(waiting)})
+                logger.warning("sessions are not saved: store timeout", extra={"count": len(waiting)})
                 return
 
     async def _keep_time(self) -> None:
@@ -303,9 +208,9 @@ class Node:
                 failures = 0
 
     async def upkeep(self) -> None:
-        """What is due: called about once a second."""
-        _tell(self._refusals.due(self._clock()))
-        self.quotas.sweep(self._clock())
+        """Run periodic work. Called about once a second."""
+        _log_refusals(self._refusals.due(self.clock()))
+        self.quotas.sweep(self.clock())
         await self.sampler.sample(asyncio.get_running_loop().time())
         await self.backend.sweep()
         await self._feed.upkeep()
@@ -322,47 +227,51 @@ class Node:
         if tracing():
             connection = traced_connection(connection, sid, codec.readable)
         beat = self._heartbeat.beat(request.options)
-        app = None if self._conversation is None else self._conversation.side_of(request)
-        session = Session(self._host, sid, connection, codec, request, beat, app)
+        app = None if self._conversation is None else self._conversation.build_app_side(request)
+        session = Session(self, sid, connection, codec, request, beat, app)
         self.stats.connections_accepted += 1
         if self._draining:
             session.end(closings.SERVER_RESTART)
         elif session.enter(request.remote):
             self.sessions.begin(session)
             opening = self._opener.open(session, request)
-            session.opening = self.tasks.start(opening) if self._at_once else self.tasks.spawn(opening)
+            session.opening = self.tasks.start(opening) if self._instant else self.tasks.spawn(opening)
         return session
 
-    async def _obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
-        match order:
-            case SessionTaken():
-                return self._keeper.obey(order)
-            case SessionWanted():
-                return await self._keeper.release(order.sid)
-            case RemoteDisconnect():
-                return await self._end_all(order)
+    # --- for its sessions ---------------------------------------------------------------------------------------------
 
-    async def _end_all(self, order: RemoteDisconnect) -> int:
-        """Ends live sessions, those on their way out, and those that are away; whoever is on its way in is ended on arrival."""
-        ids = order.identifier
-        self.sessions.revocations.add(order)
-        self.hub.flush()  # what was published before the order comes before the goodbye
-        live = [session for session in self.sessions.live.values() if session.ids == ids]
-        leaving = [session for session in self.sessions.departing.values() if session.ids == ids]
-        for session in live:
-            session.end(closings.by_order(order))
-        ended = sum(not self._keeper.stored(session) for session in live)  # those that are stored are counted there
-        ended += sum(session.revoke(closings.REMOTE.reason) for session in leaving)
-        mine = {session.sid: session for session in (*live, *leaving)}
-        for sid, snapshot in await self.backend.sessions.revoke(ids, order.reconnect):
-            ended += 1
-            if sid in mine:
-                self._keeper.over(mine[sid], snapshot)
-            else:
-                self.session_log.revoked(sid, closings.REMOTE.reason)
-                self.disconnect_queue.put(sid, snapshot)
-        await self.session_log.ordered(order)
-        return ended
+    def _spawn(self, work: Callable[[], Coroutine[object, None, None]]) -> None:
+        self.tasks.spawn(work())
+
+    def revocation(self, session: Session, ids: str) -> RemoteDisconnect | None:
+        return self.sessions.revocations.order_for(session.sid, ids)
+
+    def accepted(self, session: Session) -> None:
+        self.sessions.live[session.sid] = session
+        self._heartbeat.add(session)
+
+    def dropped(self, session: Session, subscription: Subscription) -> None:
+        self.joiner.drop(session.link, subscription)
+
+    def revoked(self, session: Session, reason: str) -> None:
+        self.session_log.revoked(session.sid, reason)
+
+    def disconnected(self, session: Session) -> None:
+        self._heartbeat.remove(session)
+        self.timeouts.forget(session)
+        self.quotas.leave(session.address, session.user)
+        self.sessions.live.pop(session.sid, None)
+
+    def departing(self, session: Session, reason: str) -> bool:
+        self.session_log.disconnected(session, session.keeping, reason)
+        if self._keeper.concerned(session):
+            self.sessions.departing[session.sid] = session
+            return True
+        self.session_log.ended(session.sid)
+        return False
+
+    def departed(self, session: Session) -> None:
+        self.sessions.departing.pop(session.sid, None)
 
     def health(self) -> list[str]:
         """What is down, as sentences; empty when all is well."""
@@ -373,8 +282,8 @@ class Node:
         return [problem for problem in problems if problem]
 
 
-def _tell(refused: Summary | None) -> None:
-    """One line for many refusals; each single one is told at debug level where it happens."""
+def _log_refusals(refused: Summary | None) -> None:
+    """Log one line for many refusals. Each refusal is also logged at debug level where it happens."""
     if refused is not None:
         level = logging.WARNING if refused.at_capacity else logging.INFO
         logger.log(level, "refused in the last %d s", max(1, round(refused.seconds)), extra=refused.counts)

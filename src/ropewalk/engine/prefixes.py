@@ -22,13 +22,13 @@ from ropewalk.model.sessions import NotGranted
 from ropewalk.ports import Feed, PrefixFeed
 from ropewalk.protocol.codec import MessageCodec
 
-MOST_PREFIXES = 256
+MAX_PREFIXES = 256
 """Different ones in one process. Every message that is registered is compared with them."""
 
 MAX_PREFIXES_PER_CONNECTION = 32
 
 NOT_HERE = NotGranted("unavailable", "with this broker there are no subscriptions by prefix: subscribe to each key")
-TOO_MANY = NotGranted("overflow", f"more than {MOST_PREFIXES} prefixes are subscribed to here: subscribe to each key")
+TOO_MANY = NotGranted("overflow", f"more than {MAX_PREFIXES} prefixes are subscribed to here: subscribe to each key")
 TOO_MANY_OF_ONE = NotGranted(
     "overflow", f"more than {MAX_PREFIXES_PER_CONNECTION} prefixes in one connection: subscribe to each key"
 )
@@ -50,14 +50,17 @@ class PrefixCodec:
 
 
 class Prefixes:
-    """`by_length` is empty while nobody has such a subscription. `heard_changed` is told which streams anybody here listens to,
-    when that becomes another question."""
+    """`by_length` is empty while there are no such subscriptions.
+
+    Args:
+        set_listened: called with the container of all streams that have a listener here, when another one takes its place.
+    """
 
     def __init__(
-        self, feed: Feed, hub: Hub, key_of: Callable[[str], bytes], heard_changed: Callable[[Container[str]], None]
+        self, feed: Feed, hub: Hub, stream_key: Callable[[str], bytes], set_listened: Callable[[Container[str]], None]
     ) -> None:
-        self._key_of = key_of
-        self._heard_changed = heard_changed
+        self._stream_key = stream_key
+        self._set_listened = set_listened
         self._feed = feed if isinstance(feed, PrefixFeed) else None
         self._hub = hub
         self._audiences: PrefixTable[Audience] = PrefixTable()
@@ -72,7 +75,7 @@ class Prefixes:
             return NOT_HERE
         if link.prefixes >= MAX_PREFIXES_PER_CONNECTION:
             return TOO_MANY_OF_ONE
-        if prefix not in self._audiences and len(self._audiences) + len(self._joining) >= MOST_PREFIXES:
+        if prefix not in self._audiences and len(self._audiences) + len(self._joining) >= MAX_PREFIXES:
             return TOO_MANY
         self._joining[prefix] += 1
         refused = None
@@ -98,11 +101,11 @@ class Prefixes:
         if audience is None:
             audience = Audience(wanted.name)
             self._audiences.put(prefix, audience)
-            self._heard_changed(self)
+            self._set_listened(self)
         group = audience.groups.get((identifier, codec))
         if group is None:
-            group = audience.groups[identifier, codec] = Group(wanted.name, identifier, codec)
-            group.left = partial(self._left, prefix, identifier, codec)
+            left = partial(self._left, prefix, identifier, codec)
+            group = audience.groups[identifier, codec] = Group(wanted.name, identifier, codec, left)
         return group
 
     def _left(self, prefix: bytes, identifier: str, codec: MessageCodec) -> None:
@@ -112,7 +115,7 @@ class Prefixes:
             if not audience.groups:
                 self._audiences.remove(prefix)
                 if not self.by_length:
-                    self._heard_changed(self._hub.heard)
+                    self._set_listened(self._hub.listened_streams)
                 self._unlisten_if_unwanted(prefix)
 
     def _unlisten_if_unwanted(self, prefix: bytes) -> None:
@@ -120,8 +123,10 @@ class Prefixes:
             self._feed.unlisten_prefix(prefix)
 
     def __contains__(self, stream: object) -> bool:
-        """Whether anybody listens to it, by its prefix or otherwise."""
-        return stream in self._hub.heard or bool(isinstance(stream, str) and self._audiences.matching(self._key_of(stream)))
+        """Whether the stream has a listener, by its prefix or by its name."""
+        if stream in self._hub.listened_streams:
+            return True
+        return isinstance(stream, str) and bool(self._audiences.matching(self._stream_key(stream)))
 
     def deliver(self, messages: Sequence[Deliverable]) -> None:
         """What the feed brings, before anybody else gets it."""
@@ -129,7 +134,7 @@ class Prefixes:
         for message in messages:
             if message.stream != stream:
                 stream = message.stream
-                wanting = self._audiences.matching(self._key_of(stream))
+                wanting = self._audiences.matching(self._stream_key(stream))
             for audience in wanting:
                 self._hub.deliver(audience, message)
 

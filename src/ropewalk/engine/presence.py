@@ -16,7 +16,10 @@ from ropewalk.ports import PresenceStore
 
 logger = logging.getLogger("ropewalk.presence")
 
-FEW_RECORDS, MOST_RECORDS = 200, 5000  # that are asked of the store for one answer: more only where the first ones fitted
+FIRST_PAGE_RECORDS, MAX_PAGE_RECORDS = (
+    200,
+    5000,
+)  # that are asked of the store for one answer: more only where the first ones fitted
 ANSWER_BYTES = 131_072  # of the records in one answer, and never more than this share of what may wait for a connection:
 PENDING_SHARE = 4
 
@@ -42,14 +45,14 @@ class PresenceCommands:
     async def handle(self, session: "Session", command: Presence | Join | Leave) -> bool:
         match command:
             case Presence():
-                return await self.tell(session, command)
+                return await self._send_members(session, command)
             case Join(identifier, member):
                 return await self.join(session, identifier, member)
             case Leave(identifier):
                 return await self.leave(session, identifier)
 
-    async def tell(self, session: "Session", query: Presence) -> bool:
-        """Who is there, as far as one bounded answer can tell it: that is written at once, whether or not the client reads."""
+    async def _send_members(self, session: "Session", query: Presence) -> bool:
+        """Send the members in one bounded answer. It is written at once, even to a client that does not read."""
         identifier, records = query.identifier, query.return_records
         stream = _stream(session, identifier)
         page = None
@@ -67,11 +70,11 @@ class PresenceCommands:
         """As many members as an answer may hold."""
         store, fitting = self._store, session.link.codec.fitting
         room = min(ANSWER_BYTES, self._limits.max_pending // PENDING_SHARE)
-        page = await store.page(stream, query.after, FEW_RECORDS if query.return_records else 0)
+        page = await store.page(stream, query.after, FIRST_PAGE_RECORDS if query.return_records else 0)
         fits = fitting(page, room)
         if fits is not page or page.next_id is None:
             return fits
-        return fitting(await store.page(stream, query.after, MOST_RECORDS), room)
+        return fitting(await store.page(stream, query.after, MAX_PAGE_RECORDS), room)
 
     async def join(self, session: "Session", identifier: str, member: Member) -> bool:
         stream, longest = _stream(session, identifier), self._limits.max_member_info

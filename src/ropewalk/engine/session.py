@@ -5,100 +5,36 @@ What a session may do is decided in `session_opening`, `commands` and `joins`. T
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Protocol
+from collections.abc import Awaitable
 
 import msgspec
 
 from ropewalk.core.lifecycle import LifecycleEvent, SessionState, advance
-from ropewalk.core.quotas import ConnectionQuotas
 from ropewalk.core.rate import TokenBucket
-from ropewalk.core.rules import Rulebook
-from ropewalk.core.stats import Stats
 from ropewalk.engine import trace
 from ropewalk.engine.hub import Group
 from ropewalk.engine.inbox import CommandRate, Inbox
 from ropewalk.engine.link import Link
 from ropewalk.engine.metered_link import MeteredLink
+from ropewalk.engine.session_node import Beat, SessionNode
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
 from ropewalk.model.errors import MalformedFrame, Unavailable
-from ropewalk.model.limits import Limits
-from ropewalk.model.messages import Position, RemoteDisconnect
+from ropewalk.model.messages import Position
 from ropewalk.model.presence import Member
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import AppSide, ConnectRequest, SessionSnapshot
-from ropewalk.ports import Clock, Connection
+from ropewalk.ports import Connection
 from ropewalk.protocol.codec import SessionCodec
 
 logger = logging.getLogger("ropewalk.session")
 
-LONGEST_TIMER = 86400.0  # an expiry further away is looked at again then; timers of years overflow
+MAX_TIMER_SECONDS = 86400.0  # an expiry further away is looked at again then; timers of years overflow
 
 # After these the client may come back with its sid; after the others the application or the token has spoken.
 RESUMABLE = (closings.TOO_SLOW, closings.NO_PONG, closings.SERVER_RESTART, closings.INTERNAL_ERROR, closings.TAKEN_OVER)
-
-
-Beat = tuple[float, int]
-"""Interval of pings in seconds, and units of their timestamp per second: what clients may choose."""
-
-
-class SessionHost(Protocol):
-    """What a session asks of the node that it is on, and what it tells it."""
-
-    @property
-    def limits(self) -> Limits: ...
-    @property
-    def rules(self) -> Rulebook: ...
-    @property
-    def stats(self) -> Stats: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def quotas(self) -> ConnectionQuotas: ...
-
-    def spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]: ...
-
-    def begin(self, work: Callable[[], Coroutine[object, None, None]]) -> None:
-        """In the next turn of the event loop."""
-
-    async def handle(self, session: "Session", command: Command) -> bool:
-        """True if it was granted."""
-
-    def revocation(self, session: "Session", ids: str) -> RemoteDisconnect | None:
-        """The order that came for these ids while the session was opening, if any."""
-
-    def accepted(self, session: "Session") -> None:
-        """It lives."""
-
-    def opened(self, session: "Session") -> None:
-        """It was welcomed, or refused."""
-
-    def heard(self, session: "Session") -> None:
-        """Its client sent something."""
-
-    def paused(self, session: "Session") -> None:
-        """Its client does not take what was written."""
-
-    def dropped(self, session: "Session", subscription: Subscription) -> None:
-        """Nothing of this subscription is to be delivered any more."""
-
-    def revoked(self, session: "Session", reason: str) -> None:
-        """It will not be kept although it would have been."""
-
-    def disconnected(self, session: "Session") -> None:
-        """Its connection is gone."""
-
-    def departing(self, session: "Session", reason: str) -> bool:
-        """It lived, and leaves. False if there is nothing more to do for it."""
-
-    async def depart(self, session: "Session") -> None:
-        """Keep it, or tell the application that it is over."""
-
-    def departed(self, session: "Session") -> None:
-        """That is done, or failed."""
 
 
 class Session:
@@ -113,8 +49,8 @@ class Session:
         "_connection",
         "_expiry",
         "_handling",
-        "_host",
-        "_quiet",
+        "_idle",
+        "_node",
         "_rate",
         "_whispers",
         "_working",
@@ -142,7 +78,7 @@ class Session:
 
     def __init__(
         self,
-        host: SessionHost,
+        node: SessionNode["Session"],
         sid: str,
         connection: Connection,
         codec: SessionCodec,
@@ -159,7 +95,7 @@ class Session:
         self.state = SessionState.OPENING
         self.expires_at: float | None = None
         self.subscriptions: dict[str, Subscription] = {}
-        limits = host.limits
+        limits = node.limits
         self.max_subscriptions = limits.tcp_max_subscriptions if request.tcp else limits.max_subscriptions
         self._command_rate = limits.tcp_command_rate if request.tcp else limits.command_rate
         self.members: dict[str, Member] | None = None
@@ -169,15 +105,15 @@ class Session:
         self.leaving: asyncio.Task[None] | None = None
         self.keeping = False
         self.row_budget = 0
-        sending = self, connection, codec, host.rules, host.stats, limits.max_pending
+        sending = self, connection, codec, node.rules, node.stats, limits.max_pending
         self.link = Link(*sending) if codec.meter is None else MeteredLink(*sending, codec.meter)
         self.link.names = (sid,)
-        self._host = host
+        self._node = node
         self._connection = connection
         self.inbox: Inbox | None = None
         self._working = False
         self._handling = 0
-        self._quiet: asyncio.Future[None] | None = None
+        self._idle: asyncio.Future[None] | None = None
         self._rate: CommandRate | None = None  # from the first command on
         self._whispers: TokenBucket | None = None  # from the first whisper on
         self._expiry: asyncio.TimerHandle | None = None
@@ -196,7 +132,7 @@ class Session:
 
     def enter(self, remote: str) -> bool:
         """Whether one more client from this address may come in. Otherwise it is ended."""
-        place = self._host.quotas.enter(remote, self._host.clock())
+        place = self._node.quotas.enter(remote, self._node.clock())
         if isinstance(place, Refusal):
             self._refuse_connection(place)
             return False
@@ -204,20 +140,20 @@ class Session:
         return True
 
     def _refuse_connection(self, why: Refusal) -> None:
-        self._host.stats.refusals[why] += 1
+        self._node.stats.refusals[why] += 1
         logger.debug("connection refused", extra={"session": self.tag, "reason": why.value})
         self.end(closings.TOO_MANY_CONNECTIONS)
 
     def accept(self, ids: str, expires_at: float | None) -> bool:
         """The client is known. False when it is gone meanwhile, was ended by a remote disconnect while it was opening, or has
         too many connections."""
-        if (order := self._host.revocation(self, ids)) is not None:
+        if (order := self._node.revocation(self, ids)) is not None:
             self.end(closings.by_order(order))
             return False
         following = advance(self.state, LifecycleEvent.ACCEPTED)
         if following is None:
             return False
-        user = self._host.quotas.identify(ids)
+        user = self._node.quotas.identify(ids)
         if isinstance(user, Refusal):
             self._refuse_connection(user)
             return False
@@ -225,32 +161,32 @@ class Session:
         self.ids = ids
         self.user = user
         self.expires_at = expires_at
-        self._host.accepted(self)
+        self._node.accepted(self)
         self._watch_expiry()
         return True
 
     def begin(self) -> None:
         """After the welcome: handle what the client sent before it."""
         self.opening = None
-        self._host.opened(self)
-        self._fall_quiet()
+        self._node.opened(self)
+        self._notify_idle()
         self._start_work()
 
     def _watch_expiry(self) -> None:
         if self.expires_at is None or self.state is not SessionState.LIVE:
             return
-        left = self.expires_at - self._host.clock()
+        left = self.expires_at - self._node.clock()
         if left <= 0:
             self.end(closings.TOKEN_EXPIRED)
         else:
-            self._expiry = asyncio.get_running_loop().call_later(min(left, LONGEST_TIMER), self._watch_expiry)
+            self._expiry = asyncio.get_running_loop().call_later(min(left, MAX_TIMER_SECONDS), self._watch_expiry)
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes) -> None:
         if self.state is SessionState.ENDED:
             return
-        self._host.heard(self)
+        self._node.heard(self)
         if trace.tracing():
             trace.received(self.sid, frame)
         if self.inbox is None:
@@ -270,13 +206,13 @@ class Session:
         return self._working
 
     def heard(self) -> None:
-        self._host.heard(self)
+        self._node.heard(self)
 
     def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         if self._ended():
             return
-        self._host.stats.refusals[refusal] += 1
-        self._host.stats.commands_failed += 1
+        self._node.stats.refusals[refusal] += 1
+        self._node.stats.commands_failed += 1
         logger.debug("malformed frame", extra={"session": self.tag, "reason": reason, "code": code})
         self.end(Closing("", False, code, reason[:100]))  # a client that comes back would send the same again
 
@@ -285,7 +221,7 @@ class Session:
 
     def unfinished(self) -> None:
         if not self._ended():
-            self._host.stats.refusals[Refusal.MESSAGE_TIMEOUT] += 1
+            self._node.stats.refusals[Refusal.MESSAGE_TIMEOUT] += 1
             logger.debug("message not finished in time", extra={"session": self.tag})
             self.end(closings.UNFINISHED_MESSAGE)
 
@@ -300,10 +236,10 @@ class Session:
     def _start_work(self) -> None:
         if self.inbox and not self._working and self.opening is None:
             self._working = True
-            self._host.begin(self._work)  # when all that came with the first frame is in the inbox too
+            self._node.begin(self._work)  # when all that came with the first frame is in the inbox too
 
     async def _work(self) -> None:
-        inbox, limits, now = self.inbox, self._host.limits, asyncio.get_running_loop().time
+        inbox, limits, now = self.inbox, self._node.limits, asyncio.get_running_loop().time
         if self._rate is None and self._command_rate > 0:
             self._rate = CommandRate(self._command_rate, limits.command_burst)
         waited = 0.0
@@ -333,10 +269,10 @@ class Session:
         return self.state is SessionState.ENDED
 
     async def _guarded(self, command: Command) -> bool:
-        self._host.stats.commands += 1
+        self._node.stats.commands += 1
         self._handling += 1
         try:
-            granted = await self._host.handle(self, command)
+            granted = await self._node.handle(self, command)
         except Exception as error:
             if self._ended() and isinstance(error, Unavailable):  # it was asked for as long as the client was there
                 logger.debug("command given up", extra={"session": self.tag, "reason": str(error)})
@@ -348,18 +284,18 @@ class Session:
                 self.end(closings.INTERNAL_ERROR)
             granted = False
         self._handling -= 1
-        self._fall_quiet()
+        self._notify_idle()
         if not granted:
-            self._host.stats.commands_failed += 1
+            self._node.stats.commands_failed += 1
         return granted
 
-    def _fall_quiet(self) -> None:
-        if self._quiet is not None and not self._handling and not self._quiet.done():
-            self._quiet.set_result(None)
+    def _notify_idle(self) -> None:
+        if self._idle is not None and not self._handling and not self._idle.done():
+            self._idle.set_result(None)
 
     def _refuse_backlog(self) -> None:
         """Its socket is not read while it waits, so that nobody can tell whether it is still there."""
-        self._host.stats.refusals[Refusal.BACKLOG] += 1
+        self._node.stats.refusals[Refusal.BACKLOG] += 1
         logger.debug("too many commands", extra={"session": self.tag})
         self.end(closings.TOO_MANY_COMMANDS)
 
@@ -370,7 +306,7 @@ class Session:
 
     def may_whisper(self, size: int) -> bool:
         """Whether a whisper of so many bytes is within the rate, which it then counts against."""
-        limits = self._host.limits
+        limits = self._node.limits
         if limits.whisper_rate <= 0:
             return True
         if self._whispers is None:
@@ -381,7 +317,7 @@ class Session:
 
     def writing_paused(self) -> None:
         self.link.pause()
-        self._host.paused(self)
+        self._node.paused(self)
 
     def writing_resumed(self) -> None:
         self.link.resume()
@@ -400,11 +336,11 @@ class Session:
             self.link.granted()
 
     def stalled(self) -> None:
-        self._host.paused(self)
+        self._node.paused(self)
 
     def overflowed(self) -> None:
-        self._host.stats.slow_disconnects += 1
-        self._host.stats.refusals[Refusal.OUTBOX_FULL] += 1
+        self._node.stats.slow_disconnects += 1
+        self._node.stats.refusals[Refusal.OUTBOX_FULL] += 1
         logger.debug("outbox full", extra={"session": self.tag, "pending": self.link.pending()})
         asyncio.get_running_loop().call_soon(self.end, closings.TOO_SLOW)
 
@@ -449,7 +385,7 @@ class Session:
         """Do not keep it for a resume. False if it would not have been kept."""
         revoked, self.keeping = self.keeping, False
         if revoked:
-            self._host.revoked(self, reason)
+            self._node.revoked(self, reason)
         return revoked
 
     def snapshot(self) -> SessionSnapshot:
@@ -457,34 +393,34 @@ class Session:
         return SessionSnapshot(self.ids, granted, self.expires_at, self.members or {}, self.link.names, self.app)
 
     def drop(self, subscription: Subscription) -> None:
-        self._host.dropped(self, subscription)
+        self._node.dropped(self, subscription)
 
     def _drop_all(self) -> None:
         for subscription in self.subscriptions.values():
             self.drop(subscription)
 
     def _depart(self, known: bool, resumable: bool, reason: str) -> None:
-        self._host.stats.connections_closed += 1
+        self._node.stats.connections_closed += 1
         if self._expiry is not None:
             self._expiry.cancel()
-        self._host.disconnected(self)
+        self._node.disconnected(self)
         if not known:
             return
-        self.keeping = resumable and self.extended and self._host.limits.sessions_ttl > 0
-        if not self._host.departing(self, reason):
+        self.keeping = resumable and self.extended and self._node.limits.sessions_ttl > 0
+        if not self._node.departing(self, reason):
             return
         if self._handling or self.opening is not None:
             # What the application is just granting belongs to what it is told of, or what is kept.
-            self._quiet = asyncio.get_running_loop().create_future()
-        self.leaving = self._host.spawn(self._depart_for_good())
+            self._idle = asyncio.get_running_loop().create_future()
+        self.leaving = self._node.spawn(self._finish_departure())
 
-    async def _depart_for_good(self) -> None:
+    async def _finish_departure(self) -> None:
         try:
-            if self._quiet is not None:
-                await self._quiet
+            if self._idle is not None:
+                await self._idle
             if self.returning is not None:
                 await asyncio.wait([self.returning])
-            await self._host.depart(self)
+            await self._node.depart(self)
         finally:
             self.keeping = False
-            self._host.departed(self)
+            self._node.departed(self)

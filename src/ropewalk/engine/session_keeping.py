@@ -6,14 +6,14 @@ A store of this process gets a session when its connection is gone. For stores t
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
-from ropewalk.core.stats import Stats
+from ropewalk.engine.context import EngineContext
 from ropewalk.engine.disconnect_queue import DisconnectQueue
 from ropewalk.engine.session import Session
+from ropewalk.engine.session_table import SessionTable
 from ropewalk.model import closing as closings
 from ropewalk.model.errors import LimitReached, Unavailable
-from ropewalk.model.limits import Limits
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken
 from ropewalk.ports import Backend, PresenceStore
@@ -25,30 +25,25 @@ DEPARTURE_SECONDS = 3.0
 
 
 class SessionKeeper:
-    """For a store of this process. `shared`: whether other nodes use the store too.
-
-    `sessions` are those that live, `departing` those that are being saved.
-    """
+    """For a store of this process. `shared`: whether other nodes use the store too."""
 
     shared = False
 
     def __init__(
         self,
+        context: EngineContext,
         backend: Backend,
         presence: PresenceStore,
-        limits: Limits,
-        stats: Stats,
         disconnect_queue: DisconnectQueue,
-        sessions: Mapping[str, "Session"],
-        departing: Mapping[str, "Session"],
+        table: SessionTable,
     ) -> None:
         self._backend = backend
         self._presence = presence
-        self._limits = limits
-        self._stats = stats
+        self._limits = context.limits
+        self._stats = context.stats
         self._disconnect_queue = disconnect_queue
-        self._sessions = sessions
-        self._departing = departing
+        self._sessions = table.live
+        self._departing = table.departing
 
     def start(self) -> None: ...
 

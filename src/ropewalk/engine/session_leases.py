@@ -7,36 +7,34 @@ its last `WRITE_SECONDS`, and what changed of older ones in that time (subscript
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 
-from ropewalk.core.backoff import Chance
 from ropewalk.core.lifecycle import SessionState
-from ropewalk.core.stats import Stats
+from ropewalk.engine.context import EngineContext
 from ropewalk.engine.disconnect_queue import DisconnectQueue
 from ropewalk.engine.persistent_presence import BETWEEN_ATTEMPTS, PersistentPresence, persist
 from ropewalk.engine.session import Session
 from ropewalk.engine.session_keeping import SessionKeeper
 from ropewalk.engine.session_log import SessionLog
+from ropewalk.engine.session_table import SessionTable
 from ropewalk.engine.subscription import Subscription
-from ropewalk.engine.tasks import Tasks
 from ropewalk.model import closing as closings
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
-from ropewalk.ports import Backend, Clock, Leases
+from ropewalk.ports import Backend, Leases
 
 logger = logging.getLogger("ropewalk.session")
 
 WRITE_SECONDS = 0.1
 """How long changes wait for others before they are written, to a store that is not near."""
 
-MOST_AT_ONCE = 500
+MAX_BATCH_SESSIONS = 500
 """Sessions in one write."""
 
-MOST_LEAVING = 100_000
+MAX_PENDING_DEPARTURES = 100_000
 """Departed sessions that may wait for a store that is down. Those beyond are not written: in an outage of that length the lease
 ends, and what the store has of this node's sessions counts as left behind."""
 
@@ -72,19 +70,15 @@ class LeasedSessionKeeper(SessionKeeper):
 
     def __init__(
         self,
+        context: EngineContext,
         backend: Backend,
         leases: Leases,
         presence: PersistentPresence,
-        limits: Limits,
-        stats: Stats,
         disconnect_queue: DisconnectQueue,
-        sessions: Mapping[str, "Session"],
-        departing: Mapping[str, "Session"],
-        tasks: Tasks,
-        clock: Clock,
-        chance: Chance,
+        table: SessionTable,
     ) -> None:
-        super().__init__(backend, presence, limits, stats, disconnect_queue, sessions, departing)
+        super().__init__(context, backend, presence, disconnect_queue, table)
+        tasks, clock, chance = context.tasks, context.clock, context.chance
         self._leases = leases
         self._gathering = 0.0 if leases.near else WRITE_SECONDS
         self._persistent = presence
@@ -177,8 +171,8 @@ class LeasedSessionKeeper(SessionKeeper):
         self._writing = False
 
     def _batch(self) -> tuple[dict[str, "Session"], dict[str, _Departure], list[SessionWrite]]:
-        leaving = {sid: self._leaving.pop(sid) for sid in list(self._leaving)[:MOST_AT_ONCE]}
-        changed = {sid: self._changed.pop(sid) for sid in list(self._changed)[: MOST_AT_ONCE - len(leaving)]}
+        leaving = {sid: self._leaving.pop(sid) for sid in list(self._leaving)[:MAX_BATCH_SESSIONS]}
+        changed = {sid: self._changed.pop(sid) for sid in list(self._changed)[: MAX_BATCH_SESSIONS - len(leaving)]}
         batch = [
             SessionWrite(sid, departure.snapshot, self._next(), departure.ttl(), False, self._began.get(sid))
             for sid, departure in leaving.items()
@@ -299,7 +293,7 @@ class LeasedSessionKeeper(SessionKeeper):
 
     async def _leave(self, session: "Session") -> None:
         while session.sid not in self._taken:
-            if len(self._leaving) >= MOST_LEAVING:
+            if len(self._leaving) >= MAX_PENDING_DEPARTURES:
                 logger.error("a session that left is not written: too many wait", extra={"session": session.tag})
                 return
             departure = self._leaving[session.sid] = _Departure(session.snapshot(), lambda: self._time_left(session))

@@ -8,28 +8,22 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from ropewalk.core.stats import Stats
 from ropewalk.engine.conversation import Conversation
 from ropewalk.engine.heartbeat import Heartbeat
-from ropewalk.engine.joins import Joiner
-from ropewalk.engine.presence import PresenceCommands
 from ropewalk.engine.session import Session
-from ropewalk.engine.session_keeping import SessionKeeper
-from ropewalk.engine.session_log import SessionLog
+from ropewalk.engine.session_services import SessionServices
 from ropewalk.engine.session_table import SessionTable
 from ropewalk.engine.subscription import Subscription
-from ropewalk.engine.tasks import Tasks
 from ropewalk.model import closing as closings
 from ropewalk.model.errors import ServerError
-from ropewalk.model.limits import Limits
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, SessionSnapshot
-from ropewalk.ports import Authenticator, Clock
+from ropewalk.ports import Authenticator
 
 logger = logging.getLogger("ropewalk.session")
 
-MOST_NAMES = 8  # former sids a session remembers
+MAX_FORMER_SIDS = 8  # former sids a session remembers
 
-LEAST_PAUSE = 0.1
+MIN_RESUME_CHECK_SECONDS = 0.1
 """Seconds between two looks at a session that is at work."""
 
 
@@ -40,36 +34,30 @@ class SessionOpener:
         self,
         authenticators: Sequence[Authenticator],
         conversation: Conversation | None,
-        keeper: SessionKeeper,
         table: SessionTable,
-        joiner: Joiner,
-        presence: PresenceCommands,
-        session_log: SessionLog,
         heartbeat: Heartbeat,
-        tasks: Tasks,
-        limits: Limits,
-        stats: Stats,
-        clock: Clock,
+        services: SessionServices,
     ) -> None:
         self._authenticators = authenticators
         self._conversation = conversation
-        self._keeper = keeper
         self._table = table
-        self._joiner = joiner
-        self._presence = presence
-        self._session_log = session_log
         self._heartbeat = heartbeat
-        self._tasks = tasks
-        self._limits = limits
-        self._stats = stats
-        self._clock = clock
+        self._keeper = services.keeper
+        self._joiner = services.joiner
+        self._presence = services.presence
+        self._session_log = services.session_log
+        context = services.context
+        self._tasks = context.tasks
+        self._limits = context.limits
+        self._stats = context.stats
+        self._clock = context.clock
 
     async def open(self, session: Session, request: ConnectRequest) -> None:
         try:
             if not (self._may_resume(session, request) and await self._restore(session, request)):
                 await self._authenticate(session, request)
         except ServerError as error:
-            logger.warning("nobody could say who a client is", extra={"session": session.tag, "reason": str(error)})
+            logger.warning("authentication unavailable", extra={"session": session.tag, "reason": str(error)})
             session.end(closings.AUTH_ERROR)
         except Exception:
             logger.exception("opening failed", extra={"session": session.tag})
@@ -125,8 +113,8 @@ class SessionOpener:
             await self._keeper.put_back(former, session.sid, snapshot, revoked)
             return True
         if self._conversation is not None:
-            session.app = self._conversation.side_of(request, snapshot.app)
-        session.link.names = (session.sid, *snapshot.names)[:MOST_NAMES]
+            session.app = self._conversation.build_app_side(request, snapshot.app)
+        session.link.names = (session.sid, *snapshot.names)[:MAX_FORMER_SIDS]
         session.subscriptions = {
             name: Subscription(name, granted)
             for name, granted in snapshot.subscriptions.items()
@@ -177,7 +165,7 @@ class SessionOpener:
     def _resume_timed_out(self, session: Session) -> None:
         """What waits in its inbox may be the claims: commands are handled one after another, and a store may be slow."""
         if session.at_work:
-            pause = max(self._limits.resume_timeout, LEAST_PAUSE)
+            pause = max(self._limits.resume_timeout, MIN_RESUME_CHECK_SECONDS)
             asyncio.get_running_loop().call_later(pause, self._resume_timed_out, session)
         else:
             self._tasks.spawn(self._abandon(session))

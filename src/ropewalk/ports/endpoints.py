@@ -25,7 +25,7 @@ class RunPublisher(Publisher, Protocol):
     position, or is kept."""
 
     @property
-    def heard(self) -> Container[str]:
+    def listened_streams(self) -> Container[str]:
         """The streams that somebody may listen to. What is published to another one reaches nobody."""
 
     def is_ephemeral(self, stream: str) -> bool: ...

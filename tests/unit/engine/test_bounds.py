@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropewalk.engine.bounds import MOST_STREAMS
+from ropewalk.engine.bounds import MAX_STREAMS
 from ropewalk.model.application import CommandResult, ConnectResult, RestoreResult
 from tests.unit.engine.conversations import PATIENT, chatting, make_bench, message_text, received
 from tests.unit.engine.script import CHAT, Script
@@ -43,7 +43,7 @@ async def test_streams_are_limited_per_subscription_not_per_result() -> None:
     def streams(first: int, count: int) -> tuple[str, ...]:
         return tuple(f"s{number}" for number in range(first, first + count))
 
-    most = MOST_STREAMS
+    most = MAX_STREAMS
     script = Script(
         CommandResult(streams=streams(0, most)),
         CommandResult(streams=("one more",)),

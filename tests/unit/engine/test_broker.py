@@ -15,7 +15,7 @@ FLEETING = StreamRule("fleeting/*", history_limit=0)
 
 async def test_stream_without_history_has_positions_unless_the_node_is_ephemeral() -> None:
     for forgets, offset in ((False, 1), (True, 0)):
-        async with Workbench(rules=[FLEETING], forgets=forgets) as bench:
+        async with Workbench(rules=[FLEETING], keeps_ephemeral=not forgets) as bench:
             (receipt,) = await bench.publish("fleeting/1", "1")
             assert receipt.offset == offset
             assert bench.node.broker.is_ephemeral("fleeting/1") is forgets
@@ -24,7 +24,7 @@ async def test_stream_without_history_has_positions_unless_the_node_is_ephemeral
 
 
 async def test_mixed_batch_of_ephemeral_and_stored_streams_keeps_its_order() -> None:
-    async with Workbench(rules=[FLEETING], forgets=True) as bench:
+    async with Workbench(rules=[FLEETING], keeps_ephemeral=False) as bench:
         client = await bench.connect()
         for stream in ("kept", "fleeting/1"):
             await client.send(command="subscribe", identifier=public(stream))
@@ -45,7 +45,7 @@ async def test_mixed_batch_of_ephemeral_and_stored_streams_keeps_its_order() -> 
 
 
 async def test_changed_rule_applies_from_the_next_publication() -> None:
-    async with Workbench(rules=[FLEETING], forgets=True) as bench:
+    async with Workbench(rules=[FLEETING], keeps_ephemeral=False) as bench:
         offsets = []
         for rules in ([FLEETING], [], [FLEETING], []):
             bench.rules.replace(StreamRules(), rules)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
+from ropewalk.engine.broker import Broker
+from ropewalk.engine.context import EngineContext
 from ropewalk.engine.feed import FeedReader
-from ropewalk.engine.hub import Hub
-from ropewalk.engine.prefixes import Prefixes
-from ropewalk.engine.tasks import Tasks
 from ropewalk.model.history import Gap, GapReason
+from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.rules import StreamRules
 from tests.unit.engine.workbench import Workbench, public, settle
@@ -60,10 +60,11 @@ async def test_missed_messages_are_read_as_soon_as_the_feed_reports_a_loss() -> 
 
 async def test_message_lost_by_the_store_is_not_delivered_after_its_gap() -> None:
     """The store answers a join, then loses its data, then is read again for a listener that lacks a message."""
-    backend, stats, tasks = LossyBackend(), Stats(), Tasks()
-    hub = Hub(stats, lambda: 0.0)
-    prefixes = Prefixes(backend.feed, hub, str.encode, lambda heard: None)
-    feed = FeedReader(backend.feed, hub, backend.streams, tasks, stats, lambda: 0.0, lambda: 0.0, prefixes)
+    backend = LossyBackend()
+    context = EngineContext(Limits(), Rulebook(StreamRules()), Stats(), lambda: 0.0, lambda: 0.0)
+    broker = Broker(backend.streams, backend.feed, context.stats, lambda: 0.0, lambda: 0.0)
+    feed = FeedReader(context, backend.feed, backend.streams, broker)
+    hub = feed.hub
     joins = hub.collect("a", 1_000_000)
     await feed.follow(["a"])
     hub.audiences["a"].cursor.move("lost", 25)

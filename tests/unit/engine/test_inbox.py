@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ropewalk.engine.inbox import FEW_BYTES, FEW_FRAMES, MOST_BYTES, MOST_FRAMES, Inbox
+from ropewalk.engine.inbox import MAX_BYTES, MAX_FRAMES, RESUME_BYTES, RESUME_FRAMES, Inbox
 from ropewalk.model.sessions import Accepted, ConnectRequest
 from tests.unit.engine.workbench import Workbench, settle
 
@@ -14,7 +14,7 @@ LARGE = b'{"command":"ping"}' + b" " * 65_000
 def test_reading_pauses_above_the_frame_limit_and_resumes_below_the_low_mark() -> None:
     held: list[bool] = []
     inbox = Inbox(held.append)
-    for _ in range(MOST_FRAMES + 10):
+    for _ in range(MAX_FRAMES + 10):
         inbox.put(b"x")
     assert held == [True]
     while inbox:
@@ -26,9 +26,9 @@ def test_reading_pauses_above_the_byte_limit_and_resumes_below_the_low_mark() ->
     held: list[bool] = []
     inbox = Inbox(held.append)
     for _ in range(4):
-        inbox.put(b"x" * FEW_BYTES)
+        inbox.put(b"x" * RESUME_BYTES)
     assert held == [True]
-    assert 4 * FEW_BYTES > MOST_BYTES
+    assert 4 * RESUME_BYTES > MAX_BYTES
     inbox.take()
     inbox.take()
     assert held == [True]
@@ -61,9 +61,9 @@ def test_few_small_frames_never_pause_reading() -> None:
     held: list[bool] = []
     inbox = Inbox(held.append)
     for _ in range(1000):
-        for number in range(FEW_FRAMES):
+        for number in range(RESUME_FRAMES):
             inbox.put(b"%d" % number)
-        assert [inbox.take() for _ in range(FEW_FRAMES)] == [b"%d" % number for number in range(FEW_FRAMES)]
+        assert [inbox.take() for _ in range(RESUME_FRAMES)] == [b"%d" % number for number in range(RESUME_FRAMES)]
     assert held == []
 
 
@@ -78,7 +78,7 @@ class SlowAuthenticator:
         return Accepted("bo")
 
 
-@pytest.mark.parametrize(("frame", "maximum"), [(LARGE, 3), (b'{"command":"ping"}', MOST_FRAMES)])
+@pytest.mark.parametrize(("frame", "maximum"), [(LARGE, 3), (b'{"command":"ping"}', MAX_FRAMES)])
 async def test_client_cannot_buffer_much_before_authentication(frame: bytes, maximum: int) -> None:
     authenticator = SlowAuthenticator()
     async with Workbench(authenticators=[authenticator]) as bench:
@@ -112,9 +112,9 @@ async def test_pending_commands_of_an_ended_session_are_not_handled() -> None:
 async def test_client_with_many_commands_does_not_block_another() -> None:
     async with Workbench() as bench:
         flooding, other = await bench.connect(), await bench.connect()
-        for _ in range(MOST_FRAMES):
+        for _ in range(MAX_FRAMES):
             flooding.session.receive(b'{"command":"ping"}')
         other.session.receive(b'{"command":"ping"}')
         while "pong" not in other.seen():
             await asyncio.sleep(0)
-        assert flooding.seen().count("pong") < MOST_FRAMES // 2
+        assert flooding.seen().count("pong") < MAX_FRAMES // 2

@@ -1,6 +1,6 @@
 """The report of a node."""
 
-from ropewalk.engine.inspection import NodeInspector
+from ropewalk.engine.inspection import NodeInspector, ReportSources
 from ropewalk.model.report import SessionTotals
 from tests.unit.engine.workbench import Workbench
 
@@ -24,7 +24,7 @@ async def test_report_has_the_state_of_the_node() -> None:
 async def test_extra_counters_are_included_in_the_report() -> None:
     async with Workbench() as bench:
         await bench.publish("s0", '"hello"')
-        report = NodeInspector(bench.node, counts=lambda: {"ring_shards_handed_over": 2}).report()
+        report = NodeInspector(bench.node, ReportSources(counts=lambda: {"ring_shards_handed_over": 2})).report()
         assert (report.counts["publications"], report.counts["ring_shards_handed_over"]) == (1, 2)
 
 

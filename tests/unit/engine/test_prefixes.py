@@ -10,8 +10,8 @@ from ropewalk.engine.hub import Group, Hub
 from ropewalk.engine.link import Link
 from ropewalk.engine.prefixes import (
     AWAY,
+    MAX_PREFIXES,
     MAX_PREFIXES_PER_CONNECTION,
-    MOST_PREFIXES,
     NOT_HERE,
     TOO_MANY,
     TOO_MANY_OF_ONE,
@@ -114,7 +114,7 @@ async def test_feed_is_unlistened_when_the_last_listener_leaves() -> None:
     assert "b" not in bench.prefixes
     bench.hub.leave(other.groups[0], second)
     assert bench.feed.listening == []
-    assert bench.listened == [bench.prefixes, bench.hub.heard]
+    assert bench.listened == [bench.prefixes, bench.hub.listened_streams]
     assert not bench.prefixes.by_length
 
 
@@ -172,7 +172,7 @@ async def test_one_connection_cannot_take_all_prefixes() -> None:
 
 async def test_number_of_prefixes_is_limited_and_existing_ones_can_be_joined() -> None:
     bench = Bench()
-    for number in range(MOST_PREFIXES):
+    for number in range(MAX_PREFIXES):
         if number % MAX_PREFIXES_PER_CONNECTION == 0:
             link, _ = bench.link()
         assert await bench.prefixes.join(link, *wanted(f"{number}")) is None

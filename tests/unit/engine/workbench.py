@@ -11,6 +11,7 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
+from ropewalk.engine.context import Access, EngineContext
 from ropewalk.engine.inspection import NodeInspector
 from ropewalk.engine.node import Node
 from ropewalk.engine.session import Session
@@ -135,7 +136,7 @@ class Workbench:
         session_log: SessionLog = SessionLog(),  # noqa: B008 - it has no state
         clock: Clock | None = None,
         application: Application | None = None,
-        forgets: bool = False,
+        keeps_ephemeral: bool = True,
     ) -> None:
         self.clock = clock or Clock()
         self.codec: SessionCodec = CODEC
@@ -143,17 +144,16 @@ class Workbench:
         self.rules = rulebook = Rulebook(StreamRules(), rules)
         self.backend = backend or MemoryBackend(rulebook, self.clock)
         self.node = Node(
+            EngineContext(limits or Limits(ping_interval=0), rulebook, self.stats, self.clock),
             self.backend,
-            authenticators,
-            [PubSubChannel(public=True, secret="", whisper=False, presence=True)],
-            rulebook,
-            limits or Limits(ping_interval=0),
-            self.stats,
-            self.clock,
+            Access(
+                authenticators,
+                [PubSubChannel(public=True, secret="", whisper=False, presence=True)],
+                application,
+                Forwarding(("cookie",)),
+            ),
             session_log,
-            application,
-            Forwarding(("cookie",)),
-            forgets=forgets,
+            keeps_ephemeral=keeps_ephemeral,
         )
 
     async def __aenter__(self) -> "Workbench":

@@ -149,7 +149,7 @@ class CollectedRuns:
                 stream = name_of(name)
                 if not pushes.publisher.is_ephemeral(stream):
                     break
-                to_nobody = stream not in pushes.publisher.heard
+                to_nobody = stream not in pushes.publisher.listened_streams
             if to_nobody and not ref:
                 unheard += count
             elif not self._collect(stream, data, start, end, now):
@@ -173,7 +173,7 @@ class CollectedRuns:
 
     def _put(self, run: TransientRun, ref: int) -> None:
         pushes = self._pushes
-        if run.stream in pushes.publisher.heard:
+        if run.stream in pushes.publisher.listened_streams:
             self._runs.append(run)
         else:
             pushes.stats.publications += run.count

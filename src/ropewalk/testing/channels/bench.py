@@ -12,6 +12,7 @@ from ropewalk.channels import App
 from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
+from ropewalk.engine.context import Access, EngineContext
 from ropewalk.engine.node import Node
 from ropewalk.engine.session import Session
 from ropewalk.model.commands import Command
@@ -40,15 +41,9 @@ class Bench:
         served = PythonApplication(lambda: app, stats, AppLimits(threads=ONE_AT_A_TIME, timeout=timeout), directory="")
         self.app = Watched(served)
         self.node = Node(
+            EngineContext(LIMITS, rules, stats, self.clock),
             self.backend,
-            (),
-            (),
-            rules,
-            LIMITS,
-            stats,
-            self.clock,
-            application=self.app,
-            forward=Forwarding(self.headers),
+            Access(application=self.app, forward=Forwarding(self.headers)),
         )
         self._raised = 0
 

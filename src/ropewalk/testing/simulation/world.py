@@ -15,6 +15,7 @@ from msgspec import Struct
 from ropewalk.adapters.apps.streams import PubSubChannel
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
+from ropewalk.engine.context import Access, EngineContext
 from ropewalk.engine.node import Node
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Registered
@@ -279,15 +280,9 @@ class World:
         self._started += 1
         backend = UnreliableBackend(self._store, self._air, f"node {self._started}", self.ended)
         node = Node(
+            EngineContext(LIMITS, self._rules, self.stats, self.now, self.chance.random),
             backend,
-            [NameAuthenticator()],
-            channels,
-            self._rules,
-            LIMITS,
-            self.stats,
-            self.now,
-            sessions_key=b"one for all nodes" * 2,
-            chance=self.chance.random,
+            Access([NameAuthenticator()], channels, sessions_key=b"one for all nodes" * 2),
         )
         await node.start()
         return Host(node, backend)

@@ -18,7 +18,7 @@ from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.turns import TURN_SECONDS, LoopTurns
 from ropewalk.core.stats import Stats
-from ropewalk.engine.inbox import MOST_FRAMES, Inbox
+from ropewalk.engine.inbox import MAX_FRAMES, Inbox
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection
@@ -68,7 +68,7 @@ class Session:
 class Register:
     """A publisher that never suspends. It keeps every stream but "ephemeral"."""
 
-    heard: Container[str] = ("ephemeral",)
+    listened_streams: Container[str] = ("ephemeral",)
     places_by_name = False
 
     def __init__(self) -> None:
@@ -160,10 +160,10 @@ async def test_session_receives_no_more_frames_than_its_inbox_holds() -> None:
     [session] = endpoint.sessions
     pings = [encode(Ping(ref)) for ref in range(1, 1001)]
     connection.data_received(b"".join(pings))
-    assert (session.waiting, wire.reads) == (MOST_FRAMES, False)
+    assert (session.waiting, wire.reads) == (MAX_FRAMES, False)
     taken: list[bytes] = []
     while len(taken) < len(pings):
-        assert 0 < session.waiting <= MOST_FRAMES
+        assert 0 < session.waiting <= MAX_FRAMES
         taken.append(session.take())
         await asyncio.sleep(0)
     assert taken == pings
@@ -290,10 +290,10 @@ async def test_commands_for_a_session_take_turns() -> None:
     endpoint = Endpoint(TURN_SECONDS / 9.5)
     wire, connection = await endpoint.connected()
     [session] = endpoint.sessions
-    connection.data_received(encode(Ping(1)) * (MOST_FRAMES - 1))
+    connection.data_received(encode(Ping(1)) * (MAX_FRAMES - 1))
     assert session.waiting <= 10
     assert max(await in_turns([wire], lambda: session.waiting)) <= 10
-    assert session.waiting == MOST_FRAMES - 1
+    assert session.waiting == MAX_FRAMES - 1
 
 
 async def test_half_closed_producer_gets_all_receipts() -> None:
@@ -401,7 +401,7 @@ async def test_frame_of_a_client_that_is_not_read_is_not_timed_out(loop_clock: M
     endpoint = Endpoint()
     wire, connection = await endpoint.connected()
     (session,) = endpoint.sessions
-    connection.data_received(PING * MOST_FRAMES + PING[:5])
+    connection.data_received(PING * MAX_FRAMES + PING[:5])
     assert not wire.reads
     await pass_time(loop_clock, 1.5 * MESSAGE_SECONDS)
     assert session.timed_out == 0

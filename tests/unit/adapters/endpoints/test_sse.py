@@ -15,6 +15,7 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.endpoints.sse import MAX_BODY, SseEndpoint
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
+from ropewalk.engine.context import Access, EngineContext
 from ropewalk.engine.node import Node
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication
@@ -48,7 +49,7 @@ async def running_node(known: bool = True) -> AsyncIterator[Node]:
     authenticators = [NoAuth()] if known else []
     limits = Limits(ping_interval=0)
     channels: list[Channels] = [Both(), PubSubChannel(public=True)]
-    node = Node(backend, authenticators, channels, rules, limits, Stats(), time.time)
+    node = Node(EngineContext(limits, rules, Stats(), time.time), backend, Access(authenticators, channels))
     await node.start()
     try:
         yield node

@@ -1,0 +1,75 @@
+"""The node as its sessions use it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Protocol, TypeVar
+
+from ropewalk.core.quotas import ConnectionQuotas
+from ropewalk.core.rules import Rulebook
+from ropewalk.core.stats import Stats
+from ropewalk.engine.subscription import Subscription
+from ropewalk.model.commands import Command
+from ropewalk.model.limits import Limits
+from ropewalk.model.messages import RemoteDisconnect
+from ropewalk.ports import Clock
+
+S = TypeVar("S", contravariant=True)
+
+Beat = tuple[float, int]
+"""Interval of pings in seconds, and units of their timestamp per second: clients may choose both."""
+
+
+class SessionNode(Protocol[S]):
+    """The node of a session. `S` is `Session`: named so, this module does not import it."""
+
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def rules(self) -> Rulebook: ...
+    @property
+    def stats(self) -> Stats: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def quotas(self) -> ConnectionQuotas: ...
+
+    def spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]: ...
+
+    def begin(self, work: Callable[[], Coroutine[object, None, None]]) -> None:
+        """In the next turn of the event loop."""
+
+    async def handle(self, session: S, command: Command) -> bool:
+        """True if it was granted."""
+
+    def revocation(self, session: S, ids: str) -> RemoteDisconnect | None:
+        """The order that came for these ids while the session was opening, if any."""
+
+    def accepted(self, session: S) -> None:
+        """It lives."""
+
+    def opened(self, session: S) -> None:
+        """It was welcomed, or refused."""
+
+    def heard(self, session: S) -> None:
+        """Its client sent something."""
+
+    def paused(self, session: S) -> None:
+        """Its client does not take what was written."""
+
+    def dropped(self, session: S, subscription: Subscription) -> None:
+        """Nothing of this subscription is to be delivered any more."""
+
+    def revoked(self, session: S, reason: str) -> None:
+        """It will not be kept although it would have been."""
+
+    def disconnected(self, session: S) -> None:
+        """Its connection is gone."""
+
+    def departing(self, session: S, reason: str) -> bool:
+        """It lived, and leaves. False if there is nothing more to do for it."""
+
+    async def depart(self, session: S) -> None:
+        """Keep it, or tell the application that it is over."""
+
+    def departed(self, session: S) -> None:
+        """That is done, or failed."""
