@@ -51,6 +51,7 @@ class World:
 
     def __init__(self, home: Path, setting: Setting = SINKS) -> None:
         self.home = home
+        (home / "archive").mkdir()  # readers refuse a directory that does not exist, and may start before the first commit
         self.queries = setting.queries
         self._setting = setting
         self.counts: Counter[str] = Counter()

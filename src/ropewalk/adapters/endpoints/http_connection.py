@@ -139,6 +139,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self._context.connections.add(self)
+        self._context.head_timeouts.begin(self)  # of the first head: what came so far may be empty lines only
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.transport is None:  # it was handed over
@@ -261,7 +262,7 @@ class HttpConnection(asyncio.Protocol):
         parser = self._parser
         was_in_head, before, was_between = parser.in_head, parser.newest, parser.is_between_requests
         self._unparsed = parser.feed(data) + self._unparsed
-        self._bound_head(len(data), was_in_head)
+        self._bound_head(len(data), was_in_head, parser.newest is not before)
         if parser.newest is not before:
             self._wire_bytes = 0
             if was_between and len(parser.queue) == 1 and parser.is_between_requests:
@@ -274,16 +275,18 @@ class HttpConnection(asyncio.Protocol):
         elif self._lingering and self._current is not None and self._current.body.received > self._linger_end:
             self._finish(self._current)
 
-    def _bound_head(self, size: int, was_in_head: bool) -> None:
-        parser = self._parser
-        if not parser.in_head:
+    def _bound_head(self, size: int, was_in_head: bool, completed: bool) -> None:
+        """`completed`: the bytes that were parsed completed a head. Only later bytes count for the next one."""
+        timeouts, parser = self._context.head_timeouts, self._parser
+        if completed:
+            timeouts.end(self)
             self._head_bytes = 0
-            if was_in_head:
-                self._context.head_timeouts.end(self)
+        if not parser.in_head:
             return
-        if not was_in_head:
-            self._context.head_timeouts.begin(self)
-        self._head_bytes += size
+        if completed or not (was_in_head or parser.newest is None):
+            timeouts.begin(self)
+        if not completed:
+            self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES:
             parser.refuse(431, "the head of the request is too long")
 

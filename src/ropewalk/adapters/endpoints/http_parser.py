@@ -106,6 +106,9 @@ class RequestParser:
         )
         if len(request.headers.getall("host")) != 1 and not request.http_1_0:
             raise BadRequest("the header Host is needed, once")
+        encodings = request.headers.getall("transfer-encoding")
+        if encodings and (request.http_1_0 or [encoding.lower() for encoding in encodings] != ["chunked"]):
+            raise BadRequest("the only transfer encoding is chunked, in HTTP/1.1")
         if http.should_upgrade():
             # Its body, if it had one, would be taken for the new protocol.
             if request.has_body:

@@ -76,7 +76,9 @@ class HttpRouter:
     def handler(self, request: HttpRequest) -> HttpHandler:
         """Sets `request.params`."""
         allowed: set[str] = set()
-        if (exact := self._exact.get(request.path)) is not None:
+        # An encoded slash is part of a name: proxies that protect a path compare it as it is sent.
+        exact = None if "%2F" in request.raw_path.upper() else self._exact.get(request.path)
+        if exact is not None:
             if (found := _by_method(exact, request.method)) is not None:
                 return found
             allowed |= _methods(exact)

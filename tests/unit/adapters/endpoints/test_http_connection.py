@@ -199,6 +199,9 @@ RESPONSES = {
     "a length with a sign": (request(GOOD, AUTHORIZED).replace(b"Length: ", b"Length: +"), "400"),
     "a length in a list": (request(GOOD, AUTHORIZED).replace(b"Length: 28", b"Length: 28, 28"), "400"),
     "a length and a transfer encoding": (request(b"0\r\n\r\n", AUTHORIZED, "Transfer-Encoding: chunked"), "400"),
+    "two transfer encodings": (chunked(AUTHORIZED, "Transfer-Encoding: gzip"), "400"),
+    "a list of transfer encodings": (chunked(AUTHORIZED).replace(b"chunked", b"gzip, chunked"), "400"),
+    "a transfer encoding in HTTP/1.0": (chunked(AUTHORIZED, "Connection: keep-alive").replace(b"/1.1", b"/1.0"), "400"),
     "an unknown transfer encoding": (request(GOOD, AUTHORIZED, "Transfer-Encoding: xchunked"), "400"),
     "chunks": (chunked(AUTHORIZED), "201"),
     "a blank before the colon": (request(GOOD, AUTHORIZED).replace(b"Content-Length:", b"Content-Length :"), "400"),
@@ -495,6 +498,39 @@ async def test_requests_wait_while_the_peer_does_not_read(how: How) -> None:
         assert len(port.store.registered) == 1
         connection.resume_writing()
         assert (await link.response())[0] == 201
+
+
+@pytest.mark.parametrize("how", How)
+async def test_heads_count_one_by_one_in_a_long_pipeline(how: How) -> None:
+    """Requests that end within the slices in which the next ones begin: none of their heads is long."""
+    number = 600
+    async with listening(how) as port:
+        answers = await exchange(port, request(GOOD, "X: " + "." * 700) * number + END)
+        assert len(re.findall(rb"HTTP/1.1 201", answers)) == number
+
+
+async def test_begun_head_behind_each_request_has_a_timeout_of_its_own(loop_clock: ManualClock) -> None:
+    data = request()
+    async with listening(How.AT_ONCE) as port:
+        wire = opened(port)
+        wire.receive(data[:20])
+        for number in range(2, 12):
+            loop_clock.advance(shared_port.HEAD_TIMEOUT / 4)
+            wire.receive(data[20:] + data[:20])
+            assert await wire.offsets(number) == list(range(1, number + 1))
+        assert not wire.closed
+        loop_clock.advance(shared_port.HEAD_TIMEOUT)
+        await until(lambda: wire.closed)
+        assert port.stats.refusals == {"head_timeout": 1}
+
+
+async def test_connection_that_sends_empty_lines_only_times_out(loop_clock: ManualClock) -> None:
+    async with listening(How.AT_ONCE) as port, port.connection() as link:
+        await link.send(b"\r\n\r\n" * 8)
+        await until(lambda: port.connections)
+        loop_clock.advance(shared_port.HEAD_TIMEOUT)
+        assert await link.to_the_end() == b""
+        assert port.stats.refusals == {"head_timeout": 1}
 
 
 # --- Half-closed connections -----------------------------------------------------------------------------------------
