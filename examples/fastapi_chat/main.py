@@ -57,5 +57,5 @@ async def say(
 
 
 @app.exception_handler(PublishUnavailable)
-async def try_later(_request: Request, error: PublishUnavailable) -> JSONResponse:
-    return JSONResponse({"detail": str(error)}, 503)
+async def try_later(_request: Request, _error: PublishUnavailable) -> JSONResponse:
+    return JSONResponse({"detail": "not published, try again"}, 503)

@@ -21,7 +21,7 @@ from aiohttp import ClientSession
 from ropewalk.client.addresses import addresses
 from ropewalk.client.connection_pool import ConnectionPool
 from ropewalk.client.errors import KeyRefused, PublishUnavailable
-from ropewalk.client.publish_request import PATH, Attempts, Draft, RetryLimits, decode_receipts, headers
+from ropewalk.client.publish_request import ATTEMPTS, PATH, Attempts, Draft, RetryLimits, decode_receipts, headers
 from ropewalk.client.publisher import Publisher
 from ropewalk.client.tls import http_session, tls_context
 from ropewalk.core.signatures import API_PHRASE, derive
@@ -29,9 +29,6 @@ from ropewalk.model.messages import Receipt
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 DEFAULT_TIMEOUT = 10.0
-
-ATTEMPTS = 5
-"""Fewer than elsewhere: callers have a request to answer, and rather answer it without the message than late."""
 
 _NO_KEY = "no key is set: set ROPEWALK_SECRET or ROPEWALK_API_SECRET, or call ropewalk.configure(key=...)"
 

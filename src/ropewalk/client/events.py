@@ -69,7 +69,9 @@ class Gap(Struct, frozen=True):
     @property
     def missed(self) -> int | None:
         """The number of lost messages, None if unknown."""
-        if self.known is None or self.resumes_at is None or self.epoch != self.known.epoch:
+        if self.known is None or self.resumes_at is None:
+            return None
+        if self.known.epoch != self.epoch and self.known != Position("", 0):  # which is the beginning of any epoch
             return None
         return max(0, self.resumes_at - 1 - self.known.offset)
 

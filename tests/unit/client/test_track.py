@@ -78,6 +78,14 @@ def test_request_from_the_beginning_knows_no_epoch() -> None:
     assert track.accept(data(1)) == [message(1, replayed=True)]
 
 
+def test_gap_behind_the_beginning_counts_the_missed_messages() -> None:
+    track = Track(None, {"a": Position("", 0)})
+    track.request()
+    (gap,) = track.rejected(rejection("trimmed", "e", 5, 6))
+    assert isinstance(gap, Gap)
+    assert gap.missed == 4
+
+
 class TestRejection:
     def test_stored_messages_follow_the_gap(self) -> None:
         track = track_at(2)
