@@ -139,7 +139,7 @@ def test_cli_has_a_chapter_for_every_command() -> None:
 
 SUBCOMMANDS = {
     "token": ("jwt", "stream", "keys"),
-    "pipeline": ("list", "run", "status", "stop"),
+    "pipeline": ("list", "run"),
     "journal": ("verify", "repair", "backup", "columns"),
 }
 

@@ -1,6 +1,6 @@
-"""`ropewalk pipeline`: runs the jobs that work on the journal with Spark, shows how they do, and stops them.
+"""`ropewalk pipeline`: lists the Spark jobs on the journal, runs them and displays their progress.
 
-Where the server is, its token and its directories come from the server's own settings, unless they are said here.
+The server's address, token and directories default to the server's own settings.
 """
 
 import argparse
@@ -20,9 +20,7 @@ from ropewalk.app.settings.load import CONFIG_FLAG, find_file
 from ropewalk.cli.reaching import NOT_THERE, listening_at
 from ropewalk.model.errors import Unavailable, UserMistake
 from ropewalk.model.extras import install
-from ropewalk.pipeline.board import Board
 from ropewalk.pipeline.config import RunSettings, Sections, job_options, overridden, read_file, with_assignments
-from ropewalk.pipeline.display import figures, silence
 from ropewalk.pipeline.job_listing import as_markdown, as_table
 from ropewalk.pipeline.registry import Job, find_job, load_jobs
 
@@ -33,22 +31,12 @@ if TYPE_CHECKING:
 SUMMARY = "run jobs on the journal with Spark: archive, rollup, audit …"
 
 STATE_DIR = ".ropewalk"
-STOP_SECONDS = 60.0
-LOOK_SECONDS = 0.1
 SHARED = ("url", "token", "ca_file", "retries", "archive_dir", "state_dir", "metrics_port", "imports", "restarts")
 
 
 def run(argv: list[str]) -> int:
     wanted = _parser().parse_args([_underscored(word) for word in argv])
-    match wanted.action:
-        case "list":
-            return _list(wanted)
-        case "run":
-            return _run(wanted)
-        case "status":
-            return _status(wanted)
-        case _:
-            return _stop(wanted)
+    return _list(wanted) if wanted.action == "list" else _run(wanted)
 
 
 # --- the words -------------------------------------------------------------------------------------------------------
@@ -70,14 +58,10 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--archive_dir", help="the archive's directory (default: the server's setting, or below --state_dir)")
     running.add_argument("--metrics_port", type=int, help="serve Prometheus metrics there; 0 takes a free port")
     running.add_argument("--restarts", type=int, help="failures in a row after which a job is given up (default 5)")
-    status = actions.add_parser("status", help="what runs, and how it is doing", allow_abbrev=False)
-    status.add_argument("--json", action="store_true", help="for programs")
-    stopping = actions.add_parser("stop", help="stop jobs in order, and wait for it", allow_abbrev=False)
-    stopping.add_argument("jobs", metavar="NAME", nargs="*", help="jobs; none names all")
-    for each in (listing, running, status, stopping):
+    for each in (listing, running):
         each.add_argument("--config_path", help="the settings file (default: ropewalk.toml, where there is one)")
         each.add_argument("--import", dest="imports", metavar="MODULE", action="append", default=[], help="where jobs are")
-        each.add_argument("--state_dir", help=f"checkpoints, tables, state (default: in the data_dir, or {STATE_DIR})")
+        each.add_argument("--state_dir", help=f"checkpoints and tables (default: in the data_dir, or {STATE_DIR})")
     return parser
 
 
@@ -142,7 +126,7 @@ def _run(wanted: argparse.Namespace) -> int:
     display = Display(time.monotonic)
     context = Context(place, RunSession(lambda: spark_session("ropewalk", **settings.spark)), display.say)
     _require_journal(context, plans)
-    runner = PipelineRunner(context, Board(place.state_dir), display, wanted.available_now, settings.restarts)
+    runner = PipelineRunner(context, display, wanted.available_now, settings.restarts)
     return runner.run(plans, settings.metrics_port)
 
 
@@ -169,42 +153,6 @@ def _put_on_path(directory: str) -> None:
     known = os.environ.get("PYTHONPATH", "")
     if directory not in known.split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (directory, known)))
-
-
-def _status(wanted: argparse.Namespace) -> int:
-    settings, _, server = _settings(wanted)
-    notes = Board(_state_dir(settings, server)).notes()
-    if wanted.json:
-        print(msgspec.json.encode(notes).decode())
-        return 0
-    width = max((len(note.job) for note in notes), default=0)
-    for note in notes:
-        who = f"{note.job:<{width}}  {note.condition:<10}{f'pid {note.pid}' if note.pid else '':<12}"
-        quiet = f"  {silence(note.silent)}" if note.silent else ""
-        print(f"{who}{figures(note.progress)}{quiet}  restarts {note.restarts}  {note.error}".rstrip())
-    if not notes:
-        print(f"nothing has been run from {_state_dir(settings, server)}; `ropewalk pipeline run NAME` does")
-    return 0
-
-
-def _stop(wanted: argparse.Namespace) -> int:
-    settings, _, server = _settings(wanted)
-    board = Board(_state_dir(settings, server))
-    running = [note.job for note in board.notes() if board.runs(note.job)]
-    if strangers := sorted(set(wanted.jobs) - set(running)):
-        raise UserMistake(f"not running: {', '.join(strangers)}" + (f"; running: {', '.join(running)}" if running else ""))
-    jobs = wanted.jobs or running
-    for job in jobs:
-        board.ask_to_stop(job)
-    deadline = time.monotonic() + STOP_SECONDS
-    while any(board.stopping(job) for job in jobs):
-        if time.monotonic() > deadline:
-            raise Unavailable(
-                f"still running after {STOP_SECONDS:.0f} s: {', '.join(job for job in jobs if board.stopping(job))}"
-            )
-        time.sleep(LOOK_SECONDS)
-    print(f"stopped: {', '.join(jobs)}" if jobs else "nothing runs")
-    return 0
 
 
 # --- what has to be there --------------------------------------------------------------------------------------------

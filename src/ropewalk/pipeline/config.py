@@ -34,7 +34,7 @@ class RunSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         int, Meta(description="How often a server that does not answer is asked again: 8 is 25 s, each further one 10 s.", ge=0)
     ] = RETRIES
     archive_dir: Annotated[str, Meta(description="Directory of the archive.")] = ""
-    state_dir: Annotated[str, Meta(description="Directory of checkpoints, tables and what `status` shows.")] = ""
+    state_dir: Annotated[str, Meta(description="Directory of checkpoints and tables.")] = ""
     metrics_port: Annotated[int, Meta(description="Port of the Prometheus metrics; 0 takes a free one.")] | None = None
     imports: Annotated[tuple[str, ...], Meta(description="Modules with further jobs.")] = ()
     restarts: Annotated[int, Meta(description="Failures in a row after which a job is given up.", ge=0)] = RESTARTS

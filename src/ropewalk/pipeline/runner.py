@@ -1,23 +1,23 @@
-"""Running jobs: starts them, looks after them, shows how they do, and ends when all have ended or somebody asks for it.
+"""Runs jobs: starts and supervises them, displays their progress, and returns when all have ended or a signal arrives.
 
-Without `available_now` all jobs run at once, until one is given up; with it one after another, in the order they were named,
-each to its end, however the others ended.
+Without `available_now` all jobs run at once until one is given up. With it they run one after another in the given order, each
+to its end, even if an earlier one failed.
 """
 
+import fcntl
 import random
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from os import getpid
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from msgspec import Struct
 from py4j.protocol import Py4JError
 
-from ropewalk.model.errors import Unavailable
-from ropewalk.pipeline.board import Board, Note
+from ropewalk.model.errors import Unavailable, UserMistake
 from ropewalk.pipeline.config import seconds
 from ropewalk.pipeline.context import BatchOptions, Context, JobOptions, StreamOptions
 from ropewalk.pipeline.display import Display, JobLine
@@ -25,7 +25,7 @@ from ropewalk.pipeline.metrics import PortTaken, serve_metrics
 from ropewalk.pipeline.progress import ProgressTally, QueryProgress
 from ropewalk.pipeline.registry import Job
 from ropewalk.pipeline.session import lost_jvm
-from ropewalk.pipeline.supervision import INTERRUPTED, Attempt, Condition, Policy, Unit
+from ropewalk.pipeline.supervision import INTERRUPTED, RESTARTS, Attempt, Policy, Unit
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -124,14 +124,29 @@ class CallAttempt:
             self._failure = _loss(error) if isinstance(error, (Py4JError, OSError)) and lost_jvm() else error
 
 
+@contextmanager
+def locked(state_dir: Path, job: str) -> Iterator[None]:
+    """Hold the job's lock file. The lock ends with its process.
+
+    Raises UserMistake if another run holds it: two drivers would corrupt the checkpoint.
+    """
+    folder = state_dir / "running"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{job}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserMistake(
+                f"{job} is already running from {state_dir}: stop that run first, or use another --state_dir"
+            ) from None
+        yield
+
+
 class PipelineRunner:
     """One run of some jobs."""
 
-    def __init__(
-        self, context: Context, board: Board, display: Display, available_now: bool = False, restarts: int = 5
-    ) -> None:
+    def __init__(self, context: Context, display: Display, available_now: bool = False, restarts: int = RESTARTS) -> None:
         self._context = context
-        self._board = board
         self._display = display
         self._available_now = available_now
         self._restarts = restarts
@@ -144,11 +159,10 @@ class PipelineRunner:
         units = [self._unit(plan) for plan in plans]
         with ExitStack() as stack:
             for unit in units:
-                stack.enter_context(self._board.claimed(unit.name))
+                stack.enter_context(locked(self._context.place.state_dir, unit.name))
             if metrics_port is not None:
                 self._serve(plans, units, metrics_port)
             if not all(plan.job.offline for plan in plans):
-                self._write([Note(unit.name, getpid(), Condition.STARTING, time.time()) for unit in units])
                 self._display.remark("starting Spark …")
                 # Spark takes Ctrl-C for itself when it starts, so it starts before we take it back.
                 self._context.spark  # noqa: B018
@@ -171,7 +185,7 @@ class PipelineRunner:
         shown = 0.0
         while not all(unit.ended for unit in stage):
             for unit in stage:
-                if not unit.ended and (self._asked.is_set() or self._board.asked_to_stop(unit.name)):
+                if not unit.ended and self._asked.is_set():
                     unit.stop()
                 unit.tick()
                 self._end_with(unit)
@@ -201,15 +215,8 @@ class PipelineRunner:
 
     def _tell(self, units: Sequence[Unit], last: bool = False) -> None:
         self._display.show([JobLine(u.name, u.condition, u.progress, u.restarts, u.error, u.silent) for u in units], last)
-        self._write(
-            [Note(u.name, getpid(), u.condition, time.time(), u.restarts, u.error, u.progress, u.silent) for u in units]
-        )
         for unit in units:
             self._warn(unit)
-
-    def _write(self, notes: Sequence[Note]) -> None:
-        for note in notes:
-            self._board.write(note)
 
     def _warn(self, unit: Unit) -> None:
         """Of what a job that seems to run well does not do, once each."""

@@ -29,7 +29,6 @@ _INCURABLE = ("UserMistake:", "DataLoss:", "ModuleNotFoundError:", "ImportError:
 
 
 class Condition(StrEnum):
-    STARTING = "starting"  # Spark does, which the job needs
     WAITING = "waiting"  # for its first attempt, or the next one
     RUNNING = "running"
     DONE = "done"
