@@ -14,7 +14,7 @@ import pytest
 
 from ropewalk.pipeline.offsets import Piece
 from ropewalk.pipeline.options import source_options
-from ropewalk.pipeline.piece_reader import PieceReader
+from ropewalk.pipeline.rows import PieceReader
 from tests.archive_writer import archive_journal
 from tests.arrow_rows import rows_body
 from tests.cable import cable

@@ -18,8 +18,7 @@ from ropewalk.model.messages import Registered
 from ropewalk.pipeline.archive import archived_positions, compact
 from ropewalk.pipeline.archive.layout import partitioned, write_file
 from ropewalk.pipeline.archive.log import ARCHIVED
-from ropewalk.pipeline.archive.options import ArchiveOptions
-from ropewalk.pipeline.archive.sink import ArchiveWriter, TaskFiles
+from ropewalk.pipeline.archive.sink import ArchiveOptions, ArchiveWriter, TaskFiles
 from ropewalk.protocol.journal_schema import SCHEMA
 from tests.archive_writer import Scribe, message
 from tests.cable import cable

@@ -7,10 +7,11 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -20,13 +21,14 @@ from ropewalk.app.settings.load import CONFIG_FLAG, find_file
 from ropewalk.cli.reaching import NOT_THERE, listening_at
 from ropewalk.model.errors import Unavailable, UserMistake
 from ropewalk.model.extras import install
-from ropewalk.pipeline.config import RunSettings, Sections, job_options, overridden, read_file, with_assignments
-from ropewalk.pipeline.job_listing import as_markdown, as_table
+from ropewalk.pipeline.config import SECTION, RunSettings, Sections, job_options, overridden, read_file, with_assignments
+from ropewalk.pipeline.context import BatchOptions, StreamOptions
 from ropewalk.pipeline.registry import Job, find_job, load_jobs
 
 if TYPE_CHECKING:
     from ropewalk.pipeline.context import Context, Place
     from ropewalk.pipeline.runner import RunPlan
+
 
 SUMMARY = "run jobs on the journal with Spark: archive, rollup, audit …"
 
@@ -179,3 +181,78 @@ def _require_journal(context: "Context", plans: "Sequence[RunPlan]") -> None:
         raise UserMistake(f"{place.url} has no journal ({refused}): start the server with --data_dir") from refused
     except Unavailable as error:
         raise Unavailable(f"{error}; {NOT_THERE}") from error
+
+
+HEAD = """\
+# Jobs of the pipeline
+
+<!-- Drawn from the code by `ropewalk pipeline list --format markdown`. Change it there. -->
+
+`ropewalk pipeline run NAME…` runs them; [Pipelines](../how-to/pipelines.md) shows how. Options are written in the settings file
+under `[pipeline.NAME]`, or on the command line as `--set NAME.KEY=VALUE`. Durations are written `100ms`, `10s`, `5m`, `24h`.
+"""
+
+
+def as_table(jobs: Mapping[str, Job]) -> str:
+    return "".join(f"{job.name:<12}{'batch' if job.is_batch else 'stream':<9}{job.summary}\n" for job in jobs.values())
+
+
+def as_markdown(jobs: Mapping[str, Job]) -> str:
+    parts = [
+        HEAD,
+        f"\n## `[{SECTION}]`\n\nWhat holds for a whole run; the flags of the same names win.\n\n{_options(RunSettings)}",
+        f"\n## Every job that is a stream\n\nIt goes on until it is stopped.\n\n{_options(StreamOptions)}",
+        f"\n## Every job that is a batch\n\nIt comes to an end.\n\n{_options(BatchOptions)}",
+    ]
+    for job in jobs.values():
+        parts.append(f"\n## `{job.name}`\n\nA {'batch' if job.is_batch else 'stream'}: {job.summary}.\n")
+        shared = BatchOptions if job.is_batch else StreamOptions
+        if own := _options(job.options, shared):
+            parts.append(f"\n{own}")
+    return "".join(parts)
+
+
+def _options(record: type[msgspec.Struct], without: type[msgspec.Struct] | None = None) -> str:
+    """A table of the fields, without those that are the same in `without`."""
+    known = {} if without is None else _meanings(without)
+    own = _meanings(record)
+    lines = [
+        f"| `{name}` | {_shown(default)} | {text} |\n"
+        for name, (default, text) in own.items()
+        if name not in known or known[name] != (default, text)
+    ]
+    return f"| option | default | meaning |\n|---|---|---|\n{''.join(lines)}" if lines else ""
+
+
+def _meanings(record: type[msgspec.Struct]) -> dict[str, tuple[object, str]]:
+    """By field, its default and its description."""
+    texts = _texts(record)
+    return {field.name: (field.default, texts.get(field.name, "")) for field in msgspec.structs.fields(record)}
+
+
+def _texts(record: type[msgspec.Struct]) -> dict[str, str]:
+    """Descriptions by field. A subclass that only changes a default keeps the description it inherits."""
+    texts: dict[str, str] = {}
+    for each in reversed(record.__mro__):
+        if issubclass(each, msgspec.Struct):
+            hints = get_type_hints(each, include_extras=True)
+            texts |= {name: text for name, hint in hints.items() if (text := _description(hint))}
+    return texts
+
+
+def _description(hint: Any) -> str:
+    if get_origin(hint) in (Union, types.UnionType):
+        return next(filter(None, map(_description, get_args(hint))), "")
+    if get_origin(hint) is Annotated:
+        return next((meta.description or "" for meta in hint.__metadata__ if isinstance(meta, msgspec.Meta)), "")
+    return ""
+
+
+def _shown(default: object) -> str:
+    match default:
+        case bool():
+            return f"`{str(default).lower()}`"
+        case "" | () | None | msgspec.NODEFAULT:
+            return ""
+        case _:
+            return f"`{default}`"

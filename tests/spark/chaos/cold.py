@@ -18,7 +18,7 @@ from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Position
 from ropewalk.pipeline.offsets import Piece
 from ropewalk.pipeline.options import SourceOptions, source_options
-from ropewalk.pipeline.piece_reader import DataLoss, PieceReader
+from ropewalk.pipeline.rows import DataLoss, PieceReader
 from ropewalk.pipeline.wire import Wire
 from tests.spark.chaos.traffic import QUICK, Traffic
 

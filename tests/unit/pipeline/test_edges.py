@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ropewalk.model.journal import GENERATION_SIZE, ShardMark, ShardSpan
-from ropewalk.pipeline.edges import Edges
 from ropewalk.pipeline.options import Edge, source_options
+from ropewalk.pipeline.source import Edges
 from ropewalk.pipeline.wire import Wire
 
 OPTIONS = source_options({"url": "http://127.0.0.1:1"}, streaming=True)

@@ -7,7 +7,7 @@ import pytest
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.options import Address, Delivery, SinkOptions
-from ropewalk.pipeline.sink_rows import outgoing
+from ropewalk.pipeline.sink import outgoing
 
 KEYED = SinkOptions(Address("http://127.0.0.1:1"), delivery=Delivery.KEYED)
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from ropewalk.model.journal import GENERATION_SIZE, ShardSpan
 from ropewalk.pipeline.options import Address
-from ropewalk.pipeline.times import LAST, RowTimes
+from ropewalk.pipeline.tiered import LAST, RowTimes
 from ropewalk.pipeline.wire import JournalRefused, Wire
 from tests.archive_writer import START, Scribe, message
 

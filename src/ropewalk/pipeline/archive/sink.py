@@ -3,14 +3,16 @@
 Invariant: a file's name is never used again, so that a batch which runs twice overwrites nothing that is committed.
 """
 
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
+from msgspec import Struct
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -19,9 +21,52 @@ from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.archive import binding
 from ropewalk.pipeline.archive.layout import Written, partitioned, write_file
 from ropewalk.pipeline.archive.log import append
-from ropewalk.pipeline.archive.options import ArchiveOptions, archive_options
 from ropewalk.pipeline.archive.reporting import report_archived
+from ropewalk.pipeline.options import TOKEN_VARIABLE, Address, local_path
 from ropewalk.pipeline.wire import Wire
+
+_OURS = {"path", "url", "token", "cafile", "txnappid"}
+_SPARKS = {"checkpointlocation", "queryname", "outputmode"}
+
+
+class ArchiveOptions(Struct, frozen=True):
+    """`root`: the table's directory. `server`: who is told what need not be kept any more; None tells nobody.
+
+    `app` names the writer in the table's transactions; "" takes the query's id, which lives in its checkpoint. `checkpoint` is
+    the query's, "" where Spark does not tell it.
+    """
+
+    root: str
+    server: Address | None = None
+    app: str = ""
+    checkpoint: str = ""
+
+
+def archive_options(given: Mapping[str, str]) -> ArchiveOptions:
+    """Raises UserMistake that names the option."""
+    options = {name.lower(): value.strip() for name, value in given.items()}
+    unknown = sorted(options.keys() - _OURS - _SPARKS)
+    if unknown:
+        raise UserMistake(
+            f"the format ropewalk_archive has no option {unknown[0]!r}; it has path, url, token, caFile, txnAppId"
+        )
+    if not options.get("path"):
+        raise UserMistake("the format ropewalk_archive needs the option path: the directory of the archive's table")
+    return ArchiveOptions(
+        local_path(options["path"]),
+        _server(options),
+        options.get("txnappid", ""),
+        options.get("checkpointlocation", ""),
+    )
+
+
+def _server(options: Mapping[str, str]) -> Address | None:
+    """Asked once: what it does not hear now it hears after the next batch."""
+    if not (url := options.get("url", "").rstrip("/")):
+        return None
+    token = options.get("token", os.environ.get(TOKEN_VARIABLE, ""))
+    return Address(url, token, retries=0, ca=options.get("cafile", ""))
+
 
 _FILE_NAME = re.compile(r"[\w.-]{1,80}")
 

@@ -4,13 +4,16 @@ Each row is sent under its position in its shard, and the server passes over pos
 the replay's name: a replay that was cut off goes on when it is run again, also if the archive has grown meanwhile.
 """
 
+import hashlib
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO, TypeVar
 
+import msgspec
 import pyarrow as pa
-from msgspec import Meta
+from msgspec import Meta, Struct
 from pyspark.sql import DataFrame, Row
 
 from ropewalk.model.errors import UserMistake
@@ -19,12 +22,140 @@ from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.log import opened
 from ropewalk.pipeline.config import moment
 from ropewalk.pipeline.context import BatchOptions, Context
-from ropewalk.pipeline.pace import Bar, Pace, chunks
 from ropewalk.pipeline.registry import job
-from ropewalk.pipeline.replaying import ReplaySelection, check_name, remember
 from ropewalk.pipeline.supervision import INTERRUPTED
 from ropewalk.pipeline.transforms.replay import check_expressions, chosen, in_order, renamed
 from ropewalk.pipeline.wire import Wire, ipc
+
+_DIGITS = 16
+
+
+class ReplaySelection(Struct, frozen=True, omit_defaults=True):
+    """Which rows, and the names they get. `archive` is the directory of the archive they come from; times are in UTC."""
+
+    source: str
+    archive: str = ""
+    pattern: str = ""
+    since: str = ""
+    until: str = ""
+    match: str = ""
+    to: str = ""
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:_DIGITS]
+
+    def producer(self, name: str, shard: int) -> str:
+        return f"{name}:{self.digest}:{shard}"
+
+
+def check_name(state_dir: Path, name: str, selection: ReplaySelection) -> None:
+    """Raises UserMistake where the name belongs to another selection."""
+    path = _path(state_dir, name)
+    if not path.exists():
+        return
+    try:
+        known = msgspec.json.decode(path.read_bytes(), type=ReplaySelection)
+    except msgspec.MsgspecError as error:
+        raise UserMistake(f"{path} cannot be read ({error}): it says what the replay {name!r} publishes") from error
+    if known != selection:
+        raise UserMistake(
+            f"the replay {name!r} was begun with another selection: {_differences(known, selection)}. Give this one a name of "
+            "its own with replay.name, or go on with what was begun"
+        )
+
+
+def remember(state_dir: Path, name: str, selection: ReplaySelection) -> None:
+    """Before its first row is published."""
+    path = _path(state_dir, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".new")
+    beside.write_bytes(msgspec.json.encode(selection))
+    beside.replace(path)
+
+
+def _path(state_dir: Path, name: str) -> Path:
+    return state_dir / "replays" / f"{name}.json"
+
+
+def _differences(before: ReplaySelection, now: ReplaySelection) -> str:
+    old, new = msgspec.structs.asdict(before), msgspec.structs.asdict(now)
+    return ", ".join(f"{key} was {old[key]!r} and is {new[key]!r}" for key in old if old[key] != new[key])
+
+
+T = TypeVar("T")
+
+CHUNK_ROWS = 1000
+BAR_WIDTH = 30
+BAR_SECONDS = 0.2
+PLAIN_SECONDS = 10.0
+
+
+class Pace:
+    """`speed` 2 halves the time between rows, 0 takes none. The first row is due at once."""
+
+    def __init__(self, speed: float, clock: Callable[[], float], wait: Callable[[float], object]) -> None:
+        self._speed = speed
+        self._clock = clock
+        self._wait = wait
+        self._began: tuple[float, float] | None = None
+
+    def delay(self, timestamp: float) -> float:
+        """Seconds until a row of this time is due, 0 if it is."""
+        if self._began is None:
+            self._began = (self._clock(), timestamp)
+        if not self._speed:
+            return 0.0
+        start, first = self._began
+        return max(0.0, start + (timestamp - first) / self._speed - self._clock())
+
+    def wait(self, seconds: float) -> None:
+        self._wait(seconds)
+
+
+def chunks(rows: Iterable[T], pace: Pace, timestamp: Callable[[T], float], most: int = CHUNK_ROWS) -> Iterator[list[T]]:
+    """Rows that are due together. Before one that is not, what is due is given out, then it is waited for."""
+    due: list[T] = []
+    for row in rows:
+        at = timestamp(row)
+        if due and (len(due) >= most or pace.delay(at)):
+            yield due
+            due = []
+        if delay := pace.delay(at):  # asked again, for publishing takes its time
+            pace.wait(delay)
+        due.append(row)
+    if due:
+        yield due
+
+
+class Bar:
+    """How far it is. On a terminal a bar that fills, elsewhere a line now and then."""
+
+    def __init__(self, total: int, clock: Callable[[], float], out: TextIO | None = None) -> None:
+        self._total = total
+        self._clock = clock
+        self._out = out or sys.stderr
+        self._began = clock()
+        self._next = 0.0
+
+    def show(self, done: int) -> None:
+        now = self._clock()
+        if now < self._next and done < self._total:
+            return
+        self._next = now + (BAR_SECONDS if self._out.isatty() else PLAIN_SECONDS)
+        self._write(done, done / max(now - self._began, 1e-9))
+
+    def end(self) -> None:
+        if self._out.isatty():
+            self._out.write("\n")
+
+    def _write(self, done: int, rate: float) -> None:
+        filled = BAR_WIDTH * done // self._total
+        bar = "█" * filled + "·" * (BAR_WIDTH - filled)
+        text = f"{bar} {100 * done // self._total:>3} %  {done:,} of {self._total:,} rows  {rate:,.0f}/s"
+        self._out.write(f"\r\x1b[2K{text}" if self._out.isatty() else f"{text}\n")
+        self._out.flush()
+
 
 PART_ROWS = 50_000
 EXAMPLES = 5
