@@ -167,16 +167,16 @@ def _require_spark() -> None:
 
 def _require_journal(context: "Context", plans: "Sequence[RunPlan]") -> None:
     """Said before a JVM is started for nothing."""
+    from ropewalk.pipeline.journal_client import JournalClient, JournalRefused
     from ropewalk.pipeline.jvm import find_java
-    from ropewalk.pipeline.wire import JournalRefused, Wire
 
     if all(plan.job.offline for plan in plans):
         return
     place = context.place
-    wire = Wire(msgspec.structs.replace(place.address, retries=0))
+    client = JournalClient(msgspec.structs.replace(place.address, retries=0))
     find_java()
     try:
-        wire.spans()
+        client.spans()
     except JournalRefused as refused:
         raise UserMistake(f"{place.url} has no journal ({refused}): start the server with --data_dir") from refused
     except Unavailable as error:

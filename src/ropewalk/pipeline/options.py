@@ -80,7 +80,7 @@ class Selection(Struct, frozen=True):
     assign: tuple[int, ...] = ()
 
 
-class Edge(Struct, frozen=True):
+class Boundary(Struct, frozen=True):
     """Where to begin or end: a word, a mark for each shard as JSON, or the milliseconds of a time."""
 
     offsets: str
@@ -102,8 +102,8 @@ class BatchLimits(Struct, frozen=True):
 class SourceOptions(Struct, frozen=True):
     address: Address
     selection: Selection
-    start: Edge
-    end: Edge
+    start: Boundary
+    end: Boundary
     batch_limits: BatchLimits
     fail_on_data_loss: bool = True
     headers: bool = False
@@ -131,8 +131,8 @@ def source_options(given: Mapping[str, str], streaming: bool) -> SourceOptions:
     return SourceOptions(
         address=_address(options),
         selection=_selection(options),
-        start=_edge(options, "starting", LATEST if streaming else EARLIEST),
-        end=_edge(options, "ending", LATEST),
+        start=_boundary(options, "starting", LATEST if streaming else EARLIEST),
+        end=_boundary(options, "ending", LATEST),
         batch_limits=_batch_limits(options),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         headers=options.flag("includeHeaders", False),
@@ -251,14 +251,14 @@ def _list(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-def _edge(options: _Options, which: str, default: str) -> Edge:
+def _boundary(options: _Options, which: str, default: str) -> Boundary:
     timestamp = options.text(f"{which}Timestamp")
     offsets = options.text(f"{which}Offsets", default)
     if offsets.lower() in (EARLIEST, LATEST):
         offsets = offsets.lower()
     elif not offsets.startswith("{"):
         raise UserMistake(f"the option {which}Offsets is earliest, latest or JSON with a mark for each shard, not {offsets!r}")
-    return Edge(offsets, options.number(f"{which}Timestamp", 0) if timestamp else None)
+    return Boundary(offsets, options.number(f"{which}Timestamp", 0) if timestamp else None)
 
 
 def _batch_limits(options: _Options) -> BatchLimits:

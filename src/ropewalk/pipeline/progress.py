@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ropewalk.pipeline.offsets import behind
+from ropewalk.pipeline.offsets import rows_behind
 
 
 class QueryProgress(Struct, frozen=True):
@@ -68,7 +68,7 @@ def lag_of(report: Mapping[str, Any]) -> dict[int, int]:
     for source in report.get("sources") or ():
         end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         for shard, mark in latest.items():
-            lag[int(shard)] = lag.get(int(shard), 0) + behind(int(shard), end.get(shard), mark)
+            lag[int(shard)] = lag.get(int(shard), 0) + rows_behind(int(shard), end.get(shard), mark)
     return lag
 
 

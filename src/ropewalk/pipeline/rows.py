@@ -23,10 +23,10 @@ from pyspark.sql.datasource import (
 
 from ropewalk.model.errors import ServerError, Unavailable
 from ropewalk.model.journal import ShardSpan
-from ropewalk.pipeline.offsets import Piece
+from ropewalk.pipeline.journal_client import JournalClient, JournalRefused
+from ropewalk.pipeline.offsets import PositionRange
 from ropewalk.pipeline.options import Columns, Selection, SourceOptions
 from ropewalk.pipeline.tiered import ArchiveTable
-from ropewalk.pipeline.wire import JournalRefused, Wire
 from ropewalk.protocol.journal_schema import BINARY, INT64, SCHEMA, STRING, TIME
 
 BATCH_ROWS = 10_000
@@ -72,10 +72,10 @@ class Shaper:
         for start in range(0, chosen.num_rows, BATCH_ROWS):
             yield self._shape(chosen.slice(start, BATCH_ROWS))
 
-    def gap(self, piece: Piece, reason: str) -> pa.RecordBatch:
+    def gap(self, positions: PositionRange, reason: str) -> pa.RecordBatch:
         """One row that stands for what is lost."""
-        detail = json.dumps({"reason": reason, "epoch": piece.epoch, "first": piece.first, "end": piece.end})
-        row = {"event": GAP, "partition": self._shard, "position": piece.first, "detail": detail}
+        detail = json.dumps({"reason": reason, "epoch": positions.generation, "first": positions.first, "end": positions.end})
+        row = {"event": GAP, "partition": self._shard, "position": positions.first, "detail": detail}
         arrays = [pa.array([row.get(field.name)], type=field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -138,53 +138,53 @@ class DataLoss(ServerError):
     """Positions that a query still had to read are gone."""
 
 
-class PieceReader:
-    """Reads one piece, once."""
+class RangeReader:
+    """Reads one range of positions, once."""
 
-    def __init__(self, options: SourceOptions, piece: Piece, kept: KeptRows | None = None) -> None:
+    def __init__(self, options: SourceOptions, positions: PositionRange, kept: KeptRows | None = None) -> None:
         self._options = options
-        self._piece = piece
-        self._wire = Wire(options.address)
-        self._shaper = Shaper(options, piece.shard, kept)
+        self._range = positions
+        self._client = JournalClient(options.address)
+        self._shaper = Shaper(options, positions.shard, kept)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        if self._piece.replaced:
-            yield from self._lost(self._piece, REPLACED)
+        if self._range.replaced:
+            yield from self._lost(self._range, REPLACED)
             return
-        spans, cursor, refused_at = self._spans(), self._piece.first, -1
-        while cursor < self._piece.end:
+        spans, cursor, refused_at = self._spans(), self._range.first, -1
+        while cursor < self._range.end:
             span = next((span for span in spans if cursor < span.end), None)
             if span is None:
-                yield from self._lost(self._part(cursor, self._piece.end), CUT)
+                yield from self._lost(self._part(cursor, self._range.end), CUT)
                 return
-            stop = min(self._piece.end, span.end)
+            stop = min(self._range.end, span.end)
             if cursor < span.first:
-                stop = min(self._piece.end, span.first)
+                stop = min(self._range.end, span.first)
                 # Retention takes from the beginning: what is missing behind rows that are there was damaged.
                 yield from self._absent(cursor, stop, TRIMMED if span is spans[0] else DAMAGED)
             elif (table := self._read(cursor, stop)) is not None:
                 stop = cursor + table.num_rows
                 yield from self._shaper.batches(table)
             elif refused_at == cursor:
-                raise Unavailable(f"the journal tells of position {cursor} in shard {self._piece.shard} but does not give it")
+                raise Unavailable(f"the journal tells of position {cursor} in shard {self._range.shard} but does not give it")
             else:
                 # Retention may have overtaken us, or damage was found just now; then the journal tells other spans.
                 spans, refused_at, stop = self._spans(), cursor, cursor
             cursor = stop
 
     def _spans(self) -> list[ShardSpan]:
-        """What the journal holds of the piece's epoch."""
-        return [span for span in self._wire.spans().get(self._piece.shard, ()) if span.epoch == self._piece.epoch]
+        """What the journal holds of the range's generation."""
+        return [span for span in self._client.spans().get(self._range.shard, ()) if span.epoch == self._range.generation]
 
     def _read(self, first: int, end: int) -> pa.Table | None:
         """The beginning of a range; None if it is not there."""
         try:
-            table = self._wire.read(self._piece.shard, first, end)
+            table = self._client.read(self._range.shard, first, end)
         except JournalRefused:
             return None
         if not table.num_rows:
             return None
-        _check_dense(table, self._piece.shard, first)
+        _check_dense(table, self._range.shard, first)
         return table
 
     def _absent(self, first: int, end: int, reason: str) -> Iterator[pa.RecordBatch]:
@@ -202,32 +202,32 @@ class PieceReader:
 
     def _archived(self, first: int, end: int) -> Iterator[pa.Table]:
         if self._options.archive:
-            yield from ArchiveTable(self._options.archive).rows(self._piece.shard, first, end)
+            yield from ArchiveTable(self._options.archive).rows(self._range.shard, first, end)
 
-    def _lost(self, piece: Piece, reason: str) -> Iterator[pa.RecordBatch]:
+    def _lost(self, positions: PositionRange, reason: str) -> Iterator[pa.RecordBatch]:
         if self._options.fail_on_data_loss:
-            raise DataLoss(loss_text(piece, reason))
-        yield self._shaper.gap(piece, reason)
+            raise DataLoss(loss_text(positions, reason))
+        yield self._shaper.gap(positions, reason)
 
-    def _part(self, first: int, end: int) -> Piece:
-        return Piece(self._piece.shard, self._piece.epoch, first, end)
+    def _part(self, first: int, end: int) -> PositionRange:
+        return PositionRange(self._range.shard, self._range.generation, first, end)
 
 
-def loss_text(piece: Piece, reason: str) -> str:
-    where = f"shard {piece.shard}, epoch {piece.epoch!r}"
+def loss_text(positions: PositionRange, reason: str) -> str:
+    where = f"shard {positions.shard}, generation {positions.generation!r}"
     go_on = "Set failOnDataLoss to false to go on with a row of event 'gap' in its place"
     match reason:
         case "trimmed":
-            what = f"positions {piece.first} to {piece.end - 1} are not in the journal (any more) nor in an archive"
+            what = f"positions {positions.first} to {positions.end - 1} are not in the journal (any more) nor in an archive"
         case "damaged":
             what = (
-                f"positions {piece.first} to {piece.end - 1} were damaged in the journal and are in no archive; "
+                f"positions {positions.first} to {positions.end - 1} were damaged in the journal and are in no archive; "
                 "`ropewalk journal verify` lists what is lost"
             )
         case "cut":
-            what = f"positions {piece.first} to {piece.end - 1} lie beyond its end: lost by damage, or never written"
+            what = f"positions {positions.first} to {positions.end - 1} lie beyond its end: lost by damage, or never written"
         case _:
-            what = f"the journal began anew and does not know this epoch, which was read up to position {piece.first}"
+            what = f"the journal began anew and does not know this generation, which was read up to position {positions.first}"
     return f"{where}: {what}. {go_on}."
 
 
@@ -260,10 +260,12 @@ class Pushed(Struct, frozen=True):
     first: int = 0
     end: int = _FARTHEST
 
-    def clip(self, pieces: Iterable[Piece]) -> list[Piece]:
-        chosen = (piece for piece in pieces if self.shards is None or piece.shard in self.shards)
-        clipped = (replace(piece, first=max(piece.first, self.first), end=min(piece.end, self.end)) for piece in chosen)
-        return [piece for piece in clipped if piece.rows > 0]
+    def clip(self, ranges: Iterable[PositionRange]) -> list[PositionRange]:
+        chosen = (positions for positions in ranges if self.shards is None or positions.shard in self.shards)
+        clipped = (
+            replace(positions, first=max(positions.first, self.first), end=min(positions.end, self.end)) for positions in chosen
+        )
+        return [positions for positions in clipped if positions.rows > 0]
 
 
 def absorb(pushed: Pushed, condition: Filter) -> Pushed | None:

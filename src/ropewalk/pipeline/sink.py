@@ -15,8 +15,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.journal_client import JournalClient, ipc
 from ropewalk.pipeline.options import Delivery, SinkOptions
-from ropewalk.pipeline.wire import Wire, ipc
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,7 @@ class Delivering:
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
-        self._wire = Wire(options.address)
+        self._client = JournalClient(options.address)
 
     def write(self, batches: Iterator["pa.RecordBatch"], app: str, batch: int) -> StagedTask:
         part = task().partitionId()
@@ -59,25 +59,25 @@ class Delivering:
         done = [message for message in messages if isinstance(message, StagedTask) and message.pieces]
         if done and self.options.delivery is Delivery.TRANSACTIONAL:
             winners = {message.part: message.attempt for message in done}
-            self._wire.commit(done[0].app, batch, winners, {message.part: message.pieces for message in done})
+            self._client.commit(done[0].app, batch, winners, {message.part: message.pieces for message in done})
 
     def _stage(self, bodies: Iterator["pa.RecordBatch"], app: str, batch: int, part: int) -> StagedTask:
         attempt, pieces = random.SystemRandom().randrange(_ATTEMPTS), 0
         for body in bodies:
-            self._wire.stage(app, batch, part, attempt, pieces, ipc(body))
+            self._client.stage(app, batch, part, attempt, pieces, ipc(body))
             pieces += 1
         return StagedTask(app, part, attempt, pieces)
 
     def _produce(self, bodies: Iterator["pa.RecordBatch"], app: str, batch: int, part: int) -> StagedTask:
         rows = 0
         for body in bodies:
-            self._wire.produce(f"{app}-{part}", batch << 32 | rows, ipc(body))
+            self._client.produce(f"{app}-{part}", batch << 32 | rows, ipc(body))
             rows += body.num_rows
         return StagedTask(app, part, 0, 0)
 
     def _publish(self, bodies: Iterator["pa.RecordBatch"], app: str, part: int) -> StagedTask:
         for body in bodies:
-            self._wire.publish(ipc(body))
+            self._client.publish(ipc(body))
         return StagedTask(app, part, 0, 0)
 
 

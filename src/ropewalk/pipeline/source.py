@@ -14,25 +14,25 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Marks, ShardMark, ShardSpan, oldest_kept
-from ropewalk.pipeline.batch_plan import Load, oldest, plan
+from ropewalk.pipeline.batch_plan import TaskRanges, oldest, plan
+from ropewalk.pipeline.journal_client import JournalClient
 from ropewalk.pipeline.offsets import (
     OffsetJson,
-    Piece,
+    PositionRange,
     Spans,
     advance,
     begin_of,
-    between,
     decode,
     earliest,
     encode,
+    end_offsets,
     latest,
+    ranges_between,
     remaining,
-    told,
 )
-from ropewalk.pipeline.options import EARLIEST, LATEST, Edge, SourceOptions
-from ropewalk.pipeline.rows import KeptRows, PieceReader, Pushed, absorb
+from ropewalk.pipeline.options import EARLIEST, LATEST, Boundary, SourceOptions
+from ropewalk.pipeline.rows import KeptRows, Pushed, RangeReader, absorb
 from ropewalk.pipeline.tiered import ArchiveTable, RowTimes
-from ropewalk.pipeline.wire import Wire
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,10 +43,10 @@ SAMPLE_BYTES = 1 << 16
 
 
 @dataclass
-class ShardRanges(InputPartition):
-    """One task's pieces."""
+class TaskPartition(InputPartition):
+    """One task's ranges."""
 
-    load: Load
+    ranges: TaskRanges
 
 
 class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -54,8 +54,8 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._wire = Wire(options.address)
-        self._edges = Edges(options, self._wire)
+        self._client = JournalClient(options.address)
+        self._resolver = OffsetResolver(options, self._client)
         self._first: OffsetJson | None = None
         self._target: Marks | None = None
         self._done: OffsetJson | None = None
@@ -64,7 +64,7 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> OffsetJson:
         # Spark asks twice and plans with the second answer; were it another one, what lies between would be lost.
         if self._first is None:
-            self._first = self._pinned(encode(self._edges.resolve(self._options.start, self._edges.spans())))
+            self._first = self._pinned(encode(self._resolver.resolve(self._options.start, self._resolver.spans())))
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -74,11 +74,11 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(batch_limits.max_bytes) if batch_limits.max_bytes else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = latest(self._edges.spans())
+        self._target = latest(self._resolver.spans())
 
     def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:
         self._finished(start)
-        spans = self._edges.spans()
+        spans = self._resolver.spans()
         end = self._target or latest(spans)
         begin = complete(decode(start), end)
         lags = remaining(spans, begin, end)
@@ -90,17 +90,17 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode({shard: advance(shard, spans[shard], begin[shard], end[shard], granted[shard]) for shard in end})
 
     def reportLatestOffset(self) -> OffsetJson:
-        return told(self._edges.spans())
+        return end_offsets(self._resolver.spans())
 
     def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
         stop = decode(end)
         begin = complete(decode(start), stop)
-        # The journal is asked only where an epoch ends: within one the marks say it all.
-        spans = self._edges.spans() if any(begin[shard].epoch != stop[shard].epoch for shard in stop) else {}
+        # The journal is only queried where a generation ends: within one, the marks are enough.
+        spans = self._resolver.spans() if any(begin[shard].epoch != stop[shard].epoch for shard in stop) else {}
         # Without a consumer, "latest" of a run that crashed before its first batch was done may lie behind that of this run.
-        lying = _forward if start == self._first else between
-        pieces = [piece for shard in stop for piece in lying(shard, spans.get(shard, ()), begin[shard], stop[shard])]
-        return [ShardRanges(load) for load in plan(pieces, self._options.batch_limits)]
+        between = _forward if start == self._first else ranges_between
+        ranges = [positions for shard in stop for positions in between(shard, spans.get(shard, ()), begin[shard], stop[shard])]
+        return [TaskPartition(of_task) for of_task in plan(ranges, self._options.batch_limits)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         return _read(self._options, partition)
@@ -109,12 +109,12 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark asks for the next batch only once the one before is done for good, and after the last batch it asks too, which
         it does not with `commit`. So a consumer's mark is where the next batch would begin."""
         if self._options.consumer and start != self._done:
-            self._wire.move(self._options.consumer, start)
+            self._client.move(self._options.consumer, start)
             self._done = start
 
     def _pinned(self, offset: OffsetJson) -> OffsetJson:
         """Where a consumer by this name began for the first time, so that "latest" stays what it was through a crash."""
-        return self._wire.pin(self._options.consumer, offset) if self._options.consumer else offset
+        return self._client.pin(self._options.consumer, offset) if self._options.consumer else offset
 
     def _too_few(self, rows: int) -> bool:
         batch_limits = self._options.batch_limits
@@ -123,7 +123,7 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _oldest(self, limit: int, spans: Spans, begin: Marks, end: Marks, lags: dict[int, int]) -> dict[int, int]:
         """Every shard's part of a batch of at most `limit` rows."""
-        times = RowTimes(self._wire, self._options.archive, spans)
+        times = RowTimes(self._client, self._options.archive, spans)
         return oldest(
             lags,
             limit,
@@ -145,7 +145,7 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if span is None:  # all of it is gone, and what stands for it is small
             return lags[shard]
         first = max(span.first, begin[shard].position) if begin[shard].epoch == span.epoch else span.first
-        sample = self._wire.read(shard, min(first, span.end - 1), span.end, SAMPLE_BYTES)
+        sample = self._client.read(shard, min(first, span.end - 1), span.end, SAMPLE_BYTES)
         rows: int = size * sample.num_rows // max(sample.nbytes, 1)
         return max(1, rows)
 
@@ -158,11 +158,11 @@ class ShardBatchReader(DataSourceReader):
         self._pushed = Pushed()
 
     def partitions(self) -> Sequence[InputPartition]:
-        edges = Edges(self._options, Wire(self._options.address))
-        spans = edges.spans()
-        begin, stop = edges.resolve(self._options.start, spans), edges.resolve(self._options.end, spans)
-        pieces = [piece for shard in stop for piece in _forward(shard, spans[shard], begin[shard], stop[shard])]
-        return [ShardRanges(load) for load in plan(self._pushed.clip(pieces), self._options.batch_limits)]
+        resolver = OffsetResolver(self._options, JournalClient(self._options.address))
+        spans = resolver.spans()
+        begin, stop = resolver.resolve(self._options.start, spans), resolver.resolve(self._options.end, spans)
+        ranges = [positions for shard in stop for positions in _forward(shard, spans[shard], begin[shard], stop[shard])]
+        return [TaskPartition(of_task) for of_task in plan(self._pushed.clip(ranges), self._options.batch_limits)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         return _read(self._options, partition, self._pushed.kept)
@@ -182,8 +182,8 @@ class PushdownBatchReader(ShardBatchReader):
 
 def _read(options: SourceOptions, partition: InputPartition, kept: KeptRows | None = None) -> Iterator["pa.RecordBatch"]:
     # Where there is nothing to read, Spark runs one task all the same, with a partition of its own.
-    for piece in partition.load if isinstance(partition, ShardRanges) else ():
-        yield from PieceReader(options, piece, kept).batches()
+    for positions in partition.ranges if isinstance(partition, TaskPartition) else ():
+        yield from RangeReader(options, positions, kept).batches()
 
 
 def complete(begin: Marks, end: Marks) -> Marks:
@@ -191,10 +191,10 @@ def complete(begin: Marks, end: Marks) -> Marks:
     return {shard: begin.get(shard, ShardMark("", 0)) for shard in end}
 
 
-def _forward(shard: int, own: Sequence[ShardSpan], begin: ShardMark, end: ShardMark) -> list[Piece]:
+def _forward(shard: int, own: Sequence[ShardSpan], begin: ShardMark, end: ShardMark) -> list[PositionRange]:
     """An end before the start is nothing to read, where a person has given both or a query has just begun."""
     backward = begin.epoch == end.epoch and end.position < begin.position
-    return [] if backward else between(shard, own, begin, end)
+    return [] if backward else ranges_between(shard, own, begin, end)
 
 
 # Kafka's numbers for the two words, inside JSON.
@@ -202,31 +202,33 @@ _LATEST_NUMBER = -1
 _EARLIEST_NUMBER = -2
 
 
-class Edges:
-    """Resolves edges against one server, and the archive where there is one."""
+class OffsetResolver:
+    """Resolves start and end offsets to marks, from the journal and the archive if there is one."""
 
-    def __init__(self, options: SourceOptions, wire: Wire) -> None:
+    def __init__(self, options: SourceOptions, client: JournalClient) -> None:
         self._options = options
-        self._wire = wire
+        self._client = client
 
     def spans(self) -> Spans:
         """The shards that this query reads."""
-        spans = self._wire.spans()
+        spans = self._client.spans()
         assign = self._options.selection.assign
         if absent := sorted(set(assign) - set(spans)):
             raise UserMistake(f"the journal has the shards 0 to {len(spans) - 1}; the option assign names {absent}")
         return {shard: own for shard, own in spans.items() if not assign or shard in assign}
 
-    def resolve(self, edge: Edge, spans: Spans) -> Marks:
-        if edge.timestamp is not None:
-            return {shard: self._since(shard, own, edge.timestamp) for shard, own in spans.items()}
-        if edge.offsets == LATEST:
+    def resolve(self, boundary: Boundary, spans: Spans) -> Marks:
+        if boundary.timestamp is not None:
+            return {shard: self._since(shard, own, boundary.timestamp) for shard, own in spans.items()}
+        if boundary.offsets == LATEST:
             return latest(spans)
         oldest = self._oldest(spans)
-        if edge.offsets == EARLIEST:
+        if boundary.offsets == EARLIEST:
             return oldest
         # What is left out of a start begins with everything there is, and what is left out of an end ends with it.
-        return _from_json(edge.offsets, spans, oldest, _LATEST_NUMBER if edge is self._options.end else _EARLIEST_NUMBER)
+        return _from_json(
+            boundary.offsets, spans, oldest, _LATEST_NUMBER if boundary is self._options.end else _EARLIEST_NUMBER
+        )
 
     def _oldest(self, spans: Spans) -> Marks:
         if not self._options.archive:
@@ -256,7 +258,7 @@ class Edges:
         return low
 
     def _time(self, shard: int, position: int) -> float:
-        registered = self._wire.read(shard, position, position + 1, max_bytes=1).column("timestamp")[0].as_py()
+        registered = self._client.read(shard, position, position + 1, max_bytes=1).column("timestamp")[0].as_py()
         return float(registered.timestamp() * 1000)
 
 
@@ -266,7 +268,7 @@ def _reaching(own: Sequence[ShardSpan], archived: int | None) -> ShardMark:
 
 
 def _at(own: Sequence[ShardSpan], position: int) -> ShardMark:
-    """A later generation of a shard begins above all positions of the one before, so a position tells its epoch."""
+    """A later generation of a shard begins above all positions of the one before, so a position determines its generation."""
     if not own:
         return ShardMark("", position)
     span = next((span for span in own if position < span.end), own[-1])
@@ -293,7 +295,7 @@ def _mark(given: object, oldest: ShardMark, own: Sequence[ShardSpan]) -> ShardMa
             return oldest
         case int() if given >= 0:
             return _at(own, given)
-        case {"e": str(epoch), "p": int(position)}:
-            return ShardMark(epoch, position)
+        case {"e": str(name), "p": int(position)}:
+            return ShardMark(name, position)
         case _:
             raise ValueError(given)

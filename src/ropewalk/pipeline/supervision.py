@@ -146,18 +146,18 @@ class Unit:
         if self.exhausted or incurable(error):
             self._give_up(error)
             return
-        self.error = told(error)
+        self.error = error_summary(error)
         self.condition = Condition.WAITING
         self._due = self._clock() + self._policy.backoff.delay(self._in_a_row, self._chance)
         self._in_a_row += 1
         self.restarts += 1
 
     def _give_up(self, error: BaseException) -> None:
-        self.condition, self.error = Condition.FAILED, told(error)
+        self.condition, self.error = Condition.FAILED, error_summary(error)
         self.exit_code = MISTAKEN if isinstance(error, UserMistake) or "UserMistake:" in self.error else 1
 
 
-def told(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """The sentence that helps. Spark hands an error of Python code on inside its own, whose first line says only that."""
     lines = str(error).splitlines()
     starts = [number for number, line in enumerate(lines) if _TRACEBACK in line]
@@ -167,4 +167,4 @@ def told(error: BaseException) -> str:
 
 def incurable(error: BaseException) -> bool:
     """Another attempt would find the same."""
-    return isinstance(error, UserMistake | ImportError) or any(name in told(error) for name in _INCURABLE)
+    return isinstance(error, UserMistake | ImportError) or any(name in error_summary(error) for name in _INCURABLE)

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from ropewalk.model.journal import ShardSpan
 from ropewalk.pipeline.checked import DamagedFile, read_file
+from ropewalk.pipeline.journal_client import JournalClient, JournalRefused
 from ropewalk.pipeline.offsets import Spans
-from ropewalk.pipeline.wire import JournalRefused, Wire
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -157,8 +157,8 @@ LAST = 1 << 62
 class RowTimes:
     """As the journal is while one batch is planned."""
 
-    def __init__(self, wire: Wire, archive: str, spans: Spans) -> None:
-        self._wire = wire
+    def __init__(self, client: JournalClient, archive: str, spans: Spans) -> None:
+        self._client = client
         self._root = archive
         self._spans = spans
         self._known: dict[tuple[int, int], int] = {}
@@ -187,7 +187,7 @@ class RowTimes:
 
     def _registered(self, shard: int, first: int, end: int) -> int:
         try:
-            table = self._wire.read(shard, first, min(first + WINDOW_ROWS, end), WINDOW_BYTES)
+            table = self._client.read(shard, first, min(first + WINDOW_ROWS, end), WINDOW_BYTES)
         except JournalRefused:  # retention has overtaken us: it was among the oldest
             return 0
         return self._note(shard, table) if table.num_rows else 0

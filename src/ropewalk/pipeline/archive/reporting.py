@@ -8,9 +8,9 @@ from deltalake.exceptions import DeltaError
 from ropewalk.model.errors import RopewalkError
 from ropewalk.pipeline.archive.coverage import archived_end, covered
 from ropewalk.pipeline.archive.log import Extent, held, opened
+from ropewalk.pipeline.journal_client import JournalClient
 from ropewalk.pipeline.offsets import Spans, by_shard
 from ropewalk.pipeline.tiered import ArchiveFile, archive_files
-from ropewalk.pipeline.wire import Wire
 
 logger = logging.getLogger("ropewalk.archive")
 
@@ -33,10 +33,10 @@ def archived_positions(root: str, journal: Spans | None = None) -> dict[int, int
     return {shard: archived_end(own, runs.get(shard, ()), spans.get(shard, ())) for shard, own in extents.items()}
 
 
-def report_archived(wire: Wire, root: str) -> None:
+def report_archived(client: JournalClient, root: str) -> None:
     """Tell the server how far the archive is, less than before too. A failure is logged: the next report makes up for it."""
     try:
-        journal = wire.journal()
+        journal = client.journal()
         found = archived_positions(root, by_shard(journal.spans, journal.shards))
         ends = dict.fromkeys(journal.archived, 0) | found
         for shard, end in sorted(ends.items()):
@@ -45,7 +45,7 @@ def report_archived(wire: Wire, root: str) -> None:
                     "the archive has lost rows; the journal keeps what it still has of them",
                     extra={"archive": root, "shard": shard, "archived_before": before, "archived_now": end},
                 )
-        wire.archived(ends)
+        client.archived(ends)
     except (RopewalkError, DeltaError, OSError) as error:
         logger.warning("the server was not told what is archived", extra={"reason": str(error)})
 

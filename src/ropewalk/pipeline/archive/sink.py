@@ -22,8 +22,8 @@ from ropewalk.pipeline.archive import binding
 from ropewalk.pipeline.archive.layout import Written, partitioned, write_file
 from ropewalk.pipeline.archive.log import append
 from ropewalk.pipeline.archive.reporting import report_archived
+from ropewalk.pipeline.journal_client import JournalClient
 from ropewalk.pipeline.options import TOKEN_VARIABLE, Address, local_path
-from ropewalk.pipeline.wire import Wire
 
 _OURS = {"path", "url", "token", "cafile", "txnappid"}
 _SPARKS = {"checkpointlocation", "queryname", "outputmode"}
@@ -124,7 +124,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
                 _remove(self._options.root, files)
         finally:
             if self._options.server is not None:
-                report_archived(Wire(self._options.server), self._options.root)
+                report_archived(JournalClient(self._options.server), self._options.root)
 
     def _append(self, app: str, batch: int, files: Sequence[Written]) -> bool:
         root, checkpoint = self._options.root, self._options.checkpoint

@@ -18,9 +18,9 @@ from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.log import Extent, held, opened
 from ropewalk.pipeline.archive.reporting import report_archived
 from ropewalk.pipeline.context import BatchOptions, Context
+from ropewalk.pipeline.journal_client import JournalClient, JournalState
 from ropewalk.pipeline.registry import job
 from ropewalk.pipeline.transforms.audit import COMPARED, differences, faults, shards, streams, within
-from ropewalk.pipeline.wire import JournalState, Wire
 
 
 class AuditFault(Struct, frozen=True):
@@ -113,9 +113,9 @@ def write_report(report: AuditReport, path: Path) -> None:
 
 def audited(context: Context) -> AuditReport:
     # In this order: what is registered meanwhile is not missed, and what the journal lets go of meanwhile is in the archive.
-    wire = Wire(context.place.address)
-    state = wire.journal()
-    report_archived(wire, context.place.archive_dir)  # rows that the archive has lost are kept from now on
+    client = JournalClient(context.place.address)
+    state = client.journal()
+    report_archived(client, context.place.archive_dir)  # rows that the archive has lost are kept from now on
     journal = _columns(context.journal_now(failOnDataLoss="false").withColumnRenamed("partition", "shard")).cache()
     try:
         journal.count()

@@ -22,10 +22,10 @@ from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.log import opened
 from ropewalk.pipeline.config import moment
 from ropewalk.pipeline.context import BatchOptions, Context
+from ropewalk.pipeline.journal_client import JournalClient, ipc
 from ropewalk.pipeline.registry import job
 from ropewalk.pipeline.supervision import INTERRUPTED
 from ropewalk.pipeline.transforms.replay import check_expressions, chosen, in_order, renamed
-from ropewalk.pipeline.wire import Wire, ipc
 
 _DIGITS = 16
 
@@ -202,13 +202,13 @@ def replay(context: Context, options: ReplayOptions) -> int:
         context.say("replay: there is nothing to publish")
         return 0
     remember(context.place.state_dir, options.name, selection)
-    wire, bar = Wire(context.place.address), Bar(total, time.monotonic)
+    client, bar = JournalClient(context.place.address), Bar(total, time.monotonic)
     pace = Pace(options.speed, time.monotonic, context.stopping.wait)
     published = skipped = 0
     for chunk in chunks(_ordered(rows, total), pace, lambda row: row["timestamp"].timestamp()):
         if context.stopping.is_set():
             break
-        answer = wire.publish(ipc(_body(options.name, selection, chunk)))
+        answer = client.publish(ipc(_body(options.name, selection, chunk)))
         published += answer.published
         skipped += answer.skipped
         bar.show(published + skipped)

@@ -67,7 +67,7 @@ class _ErrorBody(Struct):
     error: str = ""
 
 
-class Wire:
+class JournalClient:
     """One server's journal, seen from a driver or a task. Safe to make anew wherever it is needed: it holds no connection."""
 
     def __init__(self, address: Address) -> None:
