@@ -160,7 +160,7 @@ def test_query_without_its_checkpoint_does_not_archive_rows_twice(feed: Feed, tm
     feed.archive()
     feed.checkpoint = tmp_path / "another checkpoint"
 
-    with pytest.raises(StreamingQueryException, match="archived already"):
+    with pytest.raises(StreamingQueryException, match="below the end of the archive"):
         feed.archive()
 
     assert len(feed.rows()) == 50

@@ -270,8 +270,8 @@ def test_other_selection_under_the_name_of_a_replay_is_refused(
 
 
 INVALID_OPTIONS: list[tuple[str, dict[str, str], str]] = [
-    ("replay", {"pattern": "("}, "pattern is no regular expression: '('"),
-    ("replay", {"match": "("}, "match is no regular expression: '('"),
+    ("replay", {"pattern": "("}, "pattern is not a regular expression: '('"),
+    ("replay", {"match": "("}, "match is not a regular expression: '('"),
     ("replay", {"match": "(a)", "to": "$2"}, "to names a group that match has not: '$2'"),
     ("replay", {"since": "abc"}, "a time is written like"),
     ("derive:mistaken", {"sql": "SELEC"}, "sql: [PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'"),

@@ -142,7 +142,7 @@ def test_replaced_journal_fails_the_query_or_adds_a_gap_row(spark: SparkSession,
     with running_server(*FLAGS, "--data_dir", str(tmp_path / "two")) as new:
         publish_all(new, [("loss/1", n) for n in range(100, 105)])
 
-        with pytest.raises(PySparkException, match=r"epoch .* read up to position 10"):
+        with pytest.raises(PySparkException, match=r"generation .* read up to position 10"):
             to_parquet(stream(spark, new), tmp_path)
         to_parquet(stream(spark, new, failOnDataLoss=False), tmp_path)
 

@@ -51,12 +51,12 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--format", choices=("table", "markdown"), default="table")
     running = actions.add_parser("run", help="run jobs until they are stopped", allow_abbrev=False)
     running.add_argument("jobs", metavar="NAME", nargs="+", help="jobs; `derive:errors` is derive under a name of its own")
-    running.add_argument("--available_now", action="store_true", help="work off what is there, one job after another, and end")
+    running.add_argument("--available_now", action="store_true", help="process the existing rows, job after job, then exit")
     running.add_argument("--set", metavar="JOB.KEY=VALUE", action="append", default=[], help="an option of a job, for this run")
-    running.add_argument("--url", help="the server (default: where its settings say it listens)")
+    running.add_argument("--url", help="address of the server (default: from its settings)")
     running.add_argument("--token", help="bearer key of the journal (default: ROPEWALK_JOURNAL_TOKEN, or from ROPEWALK_SECRET)")
     running.add_argument("--ca_file", help="certificates to trust, where the server has a private one")
-    running.add_argument("--retries", type=int, help="how often a server that does not answer is asked again (default 8: 25 s)")
+    running.add_argument("--retries", type=int, help="retries while the server is unreachable (default 8: 25 s)")
     running.add_argument("--archive_dir", help="the archive's directory (default: the server's setting, or below --state_dir)")
     running.add_argument("--metrics_port", type=int, help="serve Prometheus metrics there; 0 takes a free port")
     running.add_argument("--restarts", type=int, help="failures in a row after which a job is given up (default 5)")
@@ -137,7 +137,7 @@ def _plans(names: Sequence[str], settings: RunSettings, sections: Sections) -> "
 
     jobs = _jobs(settings)
     for section in sections:
-        find_job(section, jobs)  # a misspelt section would be silently without effect
+        find_job(section, jobs)  # a misspelt section must not be ignored
     found = {name: find_job(name, jobs) for name in names}
     return [RunPlan(name, job, job_options(job, sections, name)) for name, job in found.items()]
 
@@ -157,7 +157,7 @@ def _put_on_path(directory: str) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (directory, known)))
 
 
-# --- what has to be there --------------------------------------------------------------------------------------------
+# --- prerequisites ---------------------------------------------------------------------------------------------------
 
 
 def _require_spark() -> None:
@@ -166,7 +166,7 @@ def _require_spark() -> None:
 
 
 def _require_journal(context: "Context", plans: "Sequence[RunPlan]") -> None:
-    """Said before a JVM is started for nothing."""
+    """Check the server before a JVM is started. Raises UserMistake or Unavailable."""
     from ropewalk.pipeline.journal_client import JournalClient, JournalRefused
     from ropewalk.pipeline.jvm import find_java
 
@@ -213,7 +213,7 @@ def as_markdown(jobs: Mapping[str, Job]) -> str:
 
 
 def _options(record: type[msgspec.Struct], without: type[msgspec.Struct] | None = None) -> str:
-    """A table of the fields, without those that are the same in `without`."""
+    """A table of the fields, except those that equal a field of `without`."""
     known = {} if without is None else _meanings(without)
     own = _meanings(record)
     lines = [

@@ -25,11 +25,11 @@ def _parts(positions: PositionRange, total: int, batch_limits: BatchLimits) -> i
 
 
 def _shared(ranges: Sequence[PositionRange], total: int, count: int) -> list[TaskRanges]:
-    """A task costs tens of milliseconds before its first row, so there are few, and they are about equal."""
+    """A task costs tens of milliseconds before its first row, so use few tasks of about equal size."""
     tasks: dict[int, list[PositionRange]] = {}
     before = 0
     for positions in ranges:
-        # The task in which its middle would lie if the batch were cut evenly.
+        # The task that would contain its middle if all tasks had the same size.
         task = (2 * before + positions.rows) * count // (2 * total + 1)
         tasks.setdefault(task, []).append(positions)
         before += positions.rows
@@ -41,7 +41,7 @@ Time = Callable[[int, int], int]
 """When a row was registered, in microseconds: shard and number of the row among those that the shard has yet to give."""
 
 FULL = 0.75
-"""A batch with so much of what it may have goes as it is: more would cost more questions than it is worth."""
+"""A batch that is this full is accepted: filling it further would cost too many requests."""
 
 AIM = 0.95
 _LEAST, _MOST = 1 / 8, 7 / 8

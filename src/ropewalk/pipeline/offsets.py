@@ -52,7 +52,7 @@ def decode(offset: OffsetJson) -> Marks:
 
 
 def by_shard(spans: Sequence[ShardSpan], shards: int) -> dict[int, list[ShardSpan]]:
-    """A shard nobody has written to yet is there too, without spans."""
+    """Includes shards without rows, with an empty list."""
     found: dict[int, list[ShardSpan]] = {shard: [] for shard in range(shards)}
     for span in spans:
         found.setdefault(span.shard, []).append(span)
@@ -69,7 +69,7 @@ def latest(spans: Spans) -> Marks:
 
 
 def end_offsets(spans: Spans) -> OffsetJson:
-    """Where the journal ends, with what it has of older generations: a query may still be in one of them."""
+    """The end of the journal, and its older generations: a query may still read one of them."""
     ends = encode(latest(spans))
     for shard, own in spans.items():
         if older := [(generation.epoch, generation.first, generation.end) for generation in _generations(own)[:-1]]:
@@ -78,7 +78,7 @@ def end_offsets(spans: Spans) -> OffsetJson:
 
 
 def rows_behind(shard: int, read: MarkJson | None, end: MarkJson) -> int:
-    """Rows between a query's mark (None: it has read nothing of the shard) and the end that was `told`."""
+    """Rows between a query's mark (None: it has read nothing of the shard) and the end from `end_offsets`."""
     own = [ShardSpan(shard, *generation) for generation in end.get("generations", ())]
     last = ShardSpan(shard, end["e"], end["p"] - end["p"] % GENERATION_SIZE, end["p"])
     start = ShardMark(read["e"], read["p"]) if read else ShardMark("", 0)
@@ -91,7 +91,7 @@ def begin_of(span: ShardSpan) -> int:
 
 
 def ranges_between(shard: int, own: Sequence[ShardSpan], start: ShardMark, end: ShardMark) -> list[PositionRange]:
-    """What lies between two marks of a shard, in order. Ranges may reach below what is still there: the reader sees to that."""
+    """The ranges between two marks of a shard, in order. They may include deleted positions, which the reader handles."""
     if start.epoch == end.epoch:
         return _within(shard, start, end)
     generations = _generations(own)
@@ -137,7 +137,7 @@ def split(positions: PositionRange, parts: int) -> list[PositionRange]:
 
 
 def _within(shard: int, start: ShardMark, end: ShardMark) -> list[PositionRange]:
-    # An end that lies before the start: the journal has lost what was read from it, and gives its positions again.
+    # The end is below the start: the journal lost rows that were read, and assigns their positions again.
     if end.position < start.position:
         return [PositionRange(shard, start.epoch, start.position, start.position, replaced=True)]
     return _present([PositionRange(shard, start.epoch, start.position, end.position)])
@@ -159,13 +159,12 @@ def _generations(own: Sequence[ShardSpan]) -> list[ShardSpan]:
 
 
 def _whole(generations: Sequence[ShardSpan]) -> list[ShardSpan]:
-    """From their beginnings: whoever comes from the generation before has missed what is gone of them."""
+    """From their first positions: a reader of the generation before has missed the deleted rows."""
     return [ShardSpan(generation.shard, generation.epoch, begin_of(generation), generation.end) for generation in generations]
 
 
 def _of_an_empty_generation(generations: Sequence[ShardSpan], start: ShardMark) -> bool:
-    """A generation in which nothing happened is forgotten by the journal itself. A mark at its beginning has missed nothing
-    of it."""
+    """The journal drops generations without rows. A mark at the beginning of one has missed nothing."""
     begins = [begin_of(generation) for generation in generations]
     followed = start.position < max(begins, default=0) and start.position not in begins
     return start.epoch != "" and start.position % GENERATION_SIZE == 0 and followed

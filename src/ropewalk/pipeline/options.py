@@ -1,4 +1,4 @@
-"""The options of source and sink, read once from Spark's strings into records. A name nobody knows is an error, not a no-op."""
+"""The options of source and sink, parsed from Spark's strings into records. An unknown name is an error."""
 
 import json
 import os
@@ -57,8 +57,13 @@ class Columns(StrEnum):
 
 
 class Address(Struct, frozen=True):
-    """Which server, and how patiently it is asked: `retries` times again, `interval` seconds later and then later and later, up
-    to ten seconds. `ca` is a file with the certificates to trust; "" trusts those of the system."""
+    """A server and the retries for it.
+
+    Args:
+        retries: attempts after the first one.
+        interval: seconds before the first retry. They grow up to ten seconds.
+        ca: file with the certificates to trust; "" trusts those of the system.
+    """
 
     url: str
     token: str = ""
@@ -67,7 +72,7 @@ class Address(Struct, frozen=True):
     ca: str = ""
 
     def __post_init__(self) -> None:
-        """Raises UserMistake: what is asked for under an address that is none fails in ways that tell nobody why."""
+        """Raises UserMistake for an invalid address: requests to it would fail with obscure errors."""
         if not _is_address(self.url):
             raise UserMistake(f"the url is the server's address, like http://127.0.0.1:8080, not {self.url!r}")
 
@@ -81,7 +86,7 @@ class Selection(Struct, frozen=True):
 
 
 class Boundary(Struct, frozen=True):
-    """Where to begin or end: a word, a mark for each shard as JSON, or the milliseconds of a time."""
+    """Start or end of a query: earliest, latest, a mark for each shard as JSON, or a time in milliseconds."""
 
     offsets: str
     timestamp: int | None = None
@@ -241,7 +246,7 @@ def _check_pattern(pattern: str) -> None:
     try:
         pc.match_substring_regex(pa.array([""]), pattern)
     except pa.ArrowInvalid as error:
-        raise UserMistake(f"the option subscribePattern is no regular expression of RE2: {error}") from error
+        raise UserMistake(f"the option subscribePattern is not a regular expression of RE2: {error}") from error
 
 
 def _list(text: str) -> list[str]:
@@ -297,5 +302,5 @@ def _archive(options: _Options) -> str:
         return ""
     place = Path(local_path(archive))
     if not place.is_dir():
-        raise UserMistake(f"the option archive: there is no directory {place}; make it if an archive is to be written there")
+        raise UserMistake(f"the option archive: directory {place} does not exist; create it if it will be written")
     return str(place)

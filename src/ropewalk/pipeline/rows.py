@@ -73,7 +73,7 @@ class Shaper:
             yield self._shape(chosen.slice(start, BATCH_ROWS))
 
     def gap(self, positions: PositionRange, reason: str) -> pa.RecordBatch:
-        """One row that stands for what is lost."""
+        """One row in place of the lost rows."""
         detail = json.dumps({"reason": reason, "epoch": positions.generation, "first": positions.first, "end": positions.end})
         row = {"event": GAP, "partition": self._shard, "position": positions.first, "detail": detail}
         arrays = [pa.array([row.get(field.name)], type=field.type) for field in self._schema]
@@ -115,12 +115,12 @@ def keep(table: pa.Table, kept: KeptRows) -> pa.Table:
 
 
 def headers(table: pa.Table) -> pa.Array:
-    """What came with a publication beside its value; only what was said."""
+    """The other fields of a publication as a map, without empty ones."""
     columns = [table.column(name).to_pylist() for name in _HEADERS]
-    return pa.array([_said(row) for row in zip(*columns, strict=True)], type=_MAP)
+    return pa.array([_header(row) for row in zip(*columns, strict=True)], type=_MAP)
 
 
-def _said(row: tuple[str | int | None, ...]) -> list[tuple[str, str]]:
+def _header(row: tuple[str | int | None, ...]) -> list[tuple[str, str]]:
     named = dict(zip(_HEADERS, row, strict=True))
     if not named["producer"]:
         # A sequence belongs to its producer, and the first one is 0.
@@ -135,7 +135,7 @@ REPLACED = "replaced"
 
 
 class DataLoss(ServerError):
-    """Positions that a query still had to read are gone."""
+    """Unread positions of a query are lost."""
 
 
 class RangeReader:
@@ -160,15 +160,15 @@ class RangeReader:
             stop = min(self._range.end, span.end)
             if cursor < span.first:
                 stop = min(self._range.end, span.first)
-                # Retention takes from the beginning: what is missing behind rows that are there was damaged.
+                # Retention deletes from the beginning: rows missing after existing ones were damaged.
                 yield from self._absent(cursor, stop, TRIMMED if span is spans[0] else DAMAGED)
             elif (table := self._read(cursor, stop)) is not None:
                 stop = cursor + table.num_rows
                 yield from self._shaper.batches(table)
             elif refused_at == cursor:
-                raise Unavailable(f"the journal tells of position {cursor} in shard {self._range.shard} but does not give it")
+                raise Unavailable(f"the journal lists position {cursor} of shard {self._range.shard} but does not return it")
             else:
-                # Retention may have overtaken us, or damage was found just now; then the journal tells other spans.
+                # Retention or a detected damage may have removed it. Then the journal lists other spans.
                 spans, refused_at, stop = self._spans(), cursor, cursor
             cursor = stop
 
@@ -188,7 +188,7 @@ class RangeReader:
         return table
 
     def _absent(self, first: int, end: int, reason: str) -> Iterator[pa.RecordBatch]:
-        """Positions that the journal has not (any more): the archive's, as far as it has them."""
+        """Positions that are not in the journal: read those that the archive has."""
         cursor = first
         for table in self._archived(first, end):
             for run in _dense_runs(table):
@@ -218,7 +218,7 @@ def loss_text(positions: PositionRange, reason: str) -> str:
     go_on = "Set failOnDataLoss to false to go on with a row of event 'gap' in its place"
     match reason:
         case "trimmed":
-            what = f"positions {positions.first} to {positions.end - 1} are not in the journal (any more) nor in an archive"
+            what = f"positions {positions.first} to {positions.end - 1} are neither in the journal nor in an archive"
         case "damaged":
             what = (
                 f"positions {positions.first} to {positions.end - 1} were damaged in the journal and are in no archive; "
@@ -227,7 +227,7 @@ def loss_text(positions: PositionRange, reason: str) -> str:
         case "cut":
             what = f"positions {positions.first} to {positions.end - 1} lie beyond its end: lost by damage, or never written"
         case _:
-            what = f"the journal began anew and does not know this generation, which was read up to position {positions.first}"
+            what = f"the journal was replaced and does not know this generation, read up to position {positions.first}"
     return f"{where}: {what}. {go_on}."
 
 

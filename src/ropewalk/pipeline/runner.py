@@ -37,7 +37,7 @@ PREFIX = "ropewalk_pipeline_"
 
 
 class PipelineMetrics(Collector):
-    """Reads the units when it is asked; nothing is counted twice."""
+    """Reads the units at each scrape."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
         self._units = units
@@ -83,7 +83,7 @@ class PipelineMetrics(Collector):
 
 
 class PortTaken(UserMistake):
-    """Somebody listens there, mostly another run with the same settings."""
+    """The metrics port is in use, mostly by another run with the same settings."""
 
 
 def serve_metrics(units: Sequence[Unit], port: int) -> int:
@@ -104,9 +104,9 @@ SHOW_SECONDS = 0.5
 DEATH_SECONDS = 2.0
 STOP_SECONDS = 30.0
 SILENT_SECONDS = 60.0
-"""How long a batch takes before its job's line and the metrics tell of it."""
+"""A batch that takes longer is shown in the job's line and the metrics."""
 
-Answered = TypeVar("Answered")
+Result = TypeVar("Result")
 
 
 class RunPlan(Struct, frozen=True):
@@ -118,7 +118,7 @@ class RunPlan(Struct, frozen=True):
 
 
 class QueryAttempt:
-    """A streaming query. It has also finished when its JVM is gone; then nothing more can be asked of it."""
+    """A streaming query. It has also finished when its JVM has ended, and then answers no calls."""
 
     def __init__(self, query: "StreamingQuery", tally: ProgressTally) -> None:
         self._query = query
@@ -126,33 +126,33 @@ class QueryAttempt:
         self._lost: Unavailable | None = None
 
     def finished(self) -> bool:
-        return bool(self._asked(lambda: not self._query.isActive, True))
+        return bool(self._call(lambda: not self._query.isActive, True))
 
     def failure(self) -> BaseException | None:
         exception = cast("Callable[[], BaseException | None]", self._query.exception)
-        return self._asked(exception, None) or self._lost
+        return self._call(exception, None) or self._lost
 
     def code(self) -> int:
         return 0
 
     def stop(self) -> None:
-        self._asked(self._query.stop, None)
+        self._call(self._query.stop, None)
 
     def progress(self) -> QueryProgress:
-        self._tally.take(self._asked(lambda: self._query.recentProgress, []))
+        self._tally.take(self._call(lambda: self._query.recentProgress, []))
         return self._tally.progress
 
-    def _asked(self, question: "Callable[[], Answered]", otherwise: "Answered") -> "Answered":
+    def _call(self, call: "Callable[[], Result]", default: "Result") -> "Result":
         if self._lost is None:
             try:
-                return question()
+                return call()
             except (Py4JError, OSError) as error:
                 self._lost = _loss(error)
-        return otherwise
+        return default
 
 
 def _loss(error: BaseException) -> Unavailable:
-    """What py4j says of a JVM that is gone is of its sockets; it dies a moment after them."""
+    """py4j reports socket errors of a JVM that dies a moment later."""
     deadline = time.monotonic() + DEATH_SECONDS
     while not lost_jvm() and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
@@ -179,7 +179,7 @@ class CallAttempt:
         return self._code
 
     def stop(self) -> None:
-        """Waits until it has said how far it came; one that does not listen is left behind."""
+        """Wait for the job to end, at most STOP_SECONDS."""
         self._stopping.set()
         self._thread.join(STOP_SECONDS)
 
@@ -189,7 +189,7 @@ class CallAttempt:
     def _work(self, plan: RunPlan, context: Context) -> None:
         try:
             self._code = plan.job.body(context, plan.options)
-        except BaseException as error:  # handed to whoever supervises, in another thread
+        except BaseException as error:  # for the supervisor, in another thread
             self._failure = _loss(error) if isinstance(error, (Py4JError, OSError)) and lost_jvm() else error
 
 
@@ -219,7 +219,7 @@ class PipelineRunner:
         self._display = display
         self._available_now = available_now
         self._restarts = restarts
-        self._asked = threading.Event()
+        self._stop_requested = threading.Event()
         self._interrupted = False
         self._warned: set[str] = set()
 
@@ -238,13 +238,13 @@ class PipelineRunner:
             stack.enter_context(self._signals())
             for stage in [[unit] for unit in units] if self._available_now else [units]:
                 self._look_after(stage, units)
-            self._tell(units, last=True)
+            self._report(units, last=True)
         code = max((unit.exit_code for unit in units), default=0)
         return code or (INTERRUPTED if self._interrupted else 0)
 
     def stop(self) -> None:
         """From any thread: end in order."""
-        self._asked.set()
+        self._stop_requested.set()
 
     def _signalled(self, number: int) -> None:
         self._interrupted = self._interrupted or number == signal.SIGINT
@@ -254,24 +254,24 @@ class PipelineRunner:
         shown = 0.0
         while not all(unit.ended for unit in stage):
             for unit in stage:
-                if not unit.ended and self._asked.is_set():
+                if not unit.ended and self._stop_requested.is_set():
                     unit.stop()
                 unit.tick()
                 self._end_with(unit)
             if time.monotonic() >= shown:
-                self._tell(units)
+                self._report(units)
                 shown = time.monotonic() + SHOW_SECONDS
-            self._asked.wait(LOOK_SECONDS)
+            self._stop_requested.wait(LOOK_SECONDS)
 
     def _end_with(self, unit: Unit) -> None:
         """A job that kept failing may run after a restart of the process, which waits for the end of this run."""
-        if unit.exhausted and not self._available_now and not self._asked.is_set():
+        if unit.exhausted and not self._available_now and not self._stop_requested.is_set():
             self._display.remark(f"{unit.name} was given up after {unit.restarts} restarts: the run ends")
             self.stop()
 
     def _serve(self, plans: Sequence[RunPlan], units: Sequence[Unit], port: int) -> None:
-        """Before Spark is started for nothing. A run that ends by itself can do without: mostly it runs beside one that goes
-        on, with the same settings. Raises PortTaken."""
+        """Called before Spark starts. A finite run continues without metrics: mostly a long run with the same settings has the
+        port. Raises PortTaken."""
         try:
             self._display.say(f"metrics on http://127.0.0.1:{serve_metrics(units, port)}/metrics")
         except PortTaken as taken:
@@ -282,13 +282,13 @@ class PipelineRunner:
     def _ends(self, plan: RunPlan) -> bool:
         return self._available_now or (isinstance(plan.options, BatchOptions) and not plan.options.every)
 
-    def _tell(self, units: Sequence[Unit], last: bool = False) -> None:
+    def _report(self, units: Sequence[Unit], last: bool = False) -> None:
         self._display.show([JobLine(u.name, u.condition, u.progress, u.restarts, u.error, u.silent) for u in units], last)
         for unit in units:
             self._warn(unit)
 
     def _warn(self, unit: Unit) -> None:
-        """Of what a job that seems to run well does not do, once each."""
+        """Warn once about dropped rows and overdue reports."""
         if unit.progress.late:
             self._warn_once(
                 f"{unit.name}: rows came later than the watermark allows and were dropped (see `late`); a longer watermark "
@@ -306,7 +306,7 @@ class PipelineRunner:
             self._display.remark(f"warning: {text}")
 
     def _unit(self, plan: RunPlan) -> Unit:
-        tally = ProgressTally()  # outlives a failed query, for its figures are those of the run
+        tally = ProgressTally()  # outlives a failed query: its figures are those of the run
         every = plan.options.every if isinstance(plan.options, BatchOptions) and not self._available_now else ""
         reports = seconds(plan.options.trigger) + SILENT_SECONDS if isinstance(plan.options, StreamOptions) else None
         policy = Policy(self._restarts, every=seconds(every) if every else None, report_every=reports)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# An attempt needs a number that no other one ever had: Spark's own begin anew with every driver.
+# Attempts need unique numbers: Spark's own restart with every driver.
 _ATTEMPTS = 1 << 53
 
 
@@ -38,7 +38,7 @@ class StagedTask(WriterCommitMessage):
 
 
 class Delivering:
-    """What a task does, whichever kind of write it belongs to."""
+    """The work of a task, for streaming and batch writes."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
@@ -46,7 +46,7 @@ class Delivering:
 
     def write(self, batches: Iterator["pa.RecordBatch"], app: str, batch: int) -> StagedTask:
         part = task().partitionId()
-        bodies = (piece for given in batches for piece in outgoing(given, self.options))
+        bodies = (piece for given in batches for piece in publication_bodies(given, self.options))
         match self.options.delivery:
             case Delivery.TRANSACTIONAL:
                 return self._stage(bodies, app, batch, part)
@@ -135,7 +135,7 @@ MAX_BODY = 4 << 20
 _OPTIONAL = ("exclude_socket", "broadcast_type")
 
 
-def outgoing(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[pa.RecordBatch]:
+def publication_bodies(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[pa.RecordBatch]:
     """Raises UserMistake for a row without a stream, a value or a needed uid."""
     columns = {"stream": _stream(batch, options), "value": _value(batch)}
     if (uid := _uid(batch, options)) is not None:
@@ -155,7 +155,7 @@ def _bodies(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
 
 
 def _stream(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array:
-    """The option wins over the column, as Kafka's `topic` does: whoever passes rows on rarely wants them where they were."""
+    """The option wins over the column, as Kafka's `topic` does: forwarded rows rarely belong into their old stream."""
     if options.stream:
         return pa.repeat(pa.scalar(options.stream), batch.num_rows)
     return _whole(batch.column("stream").cast(pa.string()), "stream")
@@ -177,7 +177,7 @@ def _uid(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array | None:
 
 
 def _whole(column: pa.Array, name: str) -> pa.Array:
-    """Raises UserMistake for rows without it: an empty name or key names nothing, and an empty value is no JSON."""
+    """Raises UserMistake for rows without it. Empty names, keys and values are invalid too."""
     if absent := column.null_count + (pc.sum(pc.equal(pc.binary_length(column), 0)).as_py() or 0):
         raise UserMistake(f"{absent} rows have no {name}")
     return column

@@ -62,7 +62,7 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._granted_at = time.monotonic()
 
     def initialOffset(self) -> OffsetJson:
-        # Spark asks twice and plans with the second answer; were it another one, what lies between would be lost.
+        # Spark calls this twice and plans with the second result. If they differed, the rows between would be lost.
         if self._first is None:
             self._first = self._pinned(encode(self._resolver.resolve(self._options.start, self._resolver.spans())))
         return self._first
@@ -139,7 +139,7 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min((rows for rows in (batch_limits.max_rows or None, by_bytes) if rows is not None), default=None)
 
     def _rows_in(self, size: int, spans: Spans, begin: Marks, lags: dict[int, int]) -> int:
-        """The journal does not tell bytes, so a sample of the longest queue speaks for all."""
+        """The journal does not report bytes, so take a sample of the shard with the highest lag."""
         shard = max(lags, key=lambda shard: lags[shard])
         span = next((span for span in reversed(spans[shard]) if span.end > span.first), None)
         if span is None:  # all of it is gone, and what stands for it is small
@@ -225,7 +225,7 @@ class OffsetResolver:
         oldest = self._oldest(spans)
         if boundary.offsets == EARLIEST:
             return oldest
-        # What is left out of a start begins with everything there is, and what is left out of an end ends with it.
+        # Shards without a start begin at the earliest position, shards without an end stop at the latest.
         return _from_json(
             boundary.offsets, spans, oldest, _LATEST_NUMBER if boundary is self._options.end else _EARLIEST_NUMBER
         )
@@ -272,7 +272,7 @@ def _at(own: Sequence[ShardSpan], position: int) -> ShardMark:
     if not own:
         return ShardMark("", position)
     span = next((span for span in own if position < span.end), own[-1])
-    # Between the end of a generation and the next one's beginning there is nothing; below all that is known there may be.
+    # There are no rows between two generations, but there may be below the first known one.
     return ShardMark(span.epoch, max(position, begin_of(span)) if position >= begin_of(own[0]) else position)
 
 

@@ -49,7 +49,7 @@ class ArchiveTable:
     """The table as it is when this is made. Where a file of it was compacted and vacuumed away since, it is opened again: the
     same rows are in other files then.
 
-    A damaged file is told to `damaged` and passed over; without one, DamagedFile is raised.
+    A damaged file is passed to `damaged` and skipped; without that callback, DamagedFile is raised.
     """
 
     def __init__(self, root: str, damaged: Callable[[DamagedFile], None] | None = None) -> None:

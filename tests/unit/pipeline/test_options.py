@@ -40,7 +40,7 @@ def test_invalid_option_is_named(subtests: pytest.Subtests) -> None:
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay"),
         ({"tiered": "true"}, "archive"),
         ({"archive": "s3a://bucket/archive"}, "like /mnt/archive, not 's3a://bucket/archive'"),
-        ({"archive": "/nowhere/archive"}, "the option archive: there is no directory /nowhere/archive"),
+        ({"archive": "/nowhere/archive"}, "the option archive: directory /nowhere/archive does not exist"),
         ({"url": "127.0.0.1"}, "url"),
         ({"url": "http://"}, "url"),
         ({"url": "http://127.0.0.1:port"}, "url"),

@@ -19,7 +19,7 @@ def archived_positions(root: str, journal: Spans | None = None) -> dict[int, int
     """By shard: the journal may go below this position, because the archive's files have what it holds there.
 
     Files that are missing or cut short do not count. A newer generation counts only if the archive has the older ones to the
-    ends that `journal` tells.
+    ends that `journal` lists.
     """
     table = opened(root)
     if table is None:
@@ -34,7 +34,8 @@ def archived_positions(root: str, journal: Spans | None = None) -> dict[int, int
 
 
 def report_archived(client: JournalClient, root: str) -> None:
-    """Tell the server how far the archive is, less than before too. A failure is logged: the next report makes up for it."""
+    """Report the end of the archive to the server, even if it is lower than before. Failures are logged, and
+    corrected by the next report."""
     try:
         journal = client.journal()
         found = archived_positions(root, by_shard(journal.spans, journal.shards))
@@ -47,7 +48,7 @@ def report_archived(client: JournalClient, root: str) -> None:
                 )
         client.archived(ends)
     except (RopewalkError, DeltaError, OSError) as error:
-        logger.warning("the server was not told what is archived", extra={"reason": str(error)})
+        logger.warning("cannot report archived positions to the server", extra={"reason": str(error)})
 
 
 def _complete(root: str, file: ArchiveFile) -> bool:

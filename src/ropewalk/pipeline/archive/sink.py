@@ -30,10 +30,13 @@ _SPARKS = {"checkpointlocation", "queryname", "outputmode"}
 
 
 class ArchiveOptions(Struct, frozen=True):
-    """`root`: the table's directory. `server`: who is told what need not be kept any more; None tells nobody.
+    """The options of one query.
 
-    `app` names the writer in the table's transactions; "" takes the query's id, which lives in its checkpoint. `checkpoint` is
-    the query's, "" where Spark does not tell it.
+    Args:
+        root: the table's directory.
+        server: receives the archived positions; None sends no reports.
+        app: the writer's name in the table's transactions; "" uses the query's id from its checkpoint.
+        checkpoint: the query's checkpoint, "" if Spark does not pass it.
     """
 
     root: str
@@ -61,7 +64,7 @@ def archive_options(given: Mapping[str, str]) -> ArchiveOptions:
 
 
 def _server(options: Mapping[str, str]) -> Address | None:
-    """Asked once: what it does not hear now it hears after the next batch."""
+    """Without retries: the next batch reports again."""
     if not (url := options.get("url", "").rstrip("/")):
         return None
     token = options.get("token", os.environ.get(TOKEN_VARIABLE, ""))
@@ -73,7 +76,7 @@ _FILE_NAME = re.compile(r"[\w.-]{1,80}")
 
 @dataclass(frozen=True)
 class TaskFiles(WriterCommitMessage):
-    """What one task wrote, and for which query."""
+    """The files that one task wrote, and the id of its query."""
 
     query: str
     files: tuple[Written, ...]
@@ -93,8 +96,8 @@ class ArchiveSource(DataSource):
 
 
 class ArchiveWriter(DataSourceStreamArrowWriter):
-    """It has no `abort`: Spark calls that for a commit of which it did not hear the end too, and such a commit may have named
-    the files, or be about to. What failed attempts leave behind is for vacuum."""
+    """It has no `abort`: Spark also calls that for a commit with an unknown result, and such a commit may still name the files.
+    Vacuum deletes the files of failed attempts."""
 
     def __init__(self, options: ArchiveOptions) -> None:
         self._options = options

@@ -1,5 +1,5 @@
 """`audit`: proves the log. Journal and archive together have every position once, per shard, generation, stream and epoch;
-where both have a row it is the same; the archive's files are those that were written."""
+where both have a row it is the same; the archive's files are unchanged."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -112,7 +112,7 @@ def write_report(report: AuditReport, path: Path) -> None:
 
 
 def audited(context: Context) -> AuditReport:
-    # In this order: what is registered meanwhile is not missed, and what the journal lets go of meanwhile is in the archive.
+    # Order matters: rows registered meanwhile are not expected, and rows that retention deletes meanwhile are in the archive.
     client = JournalClient(context.place.address)
     state = client.journal()
     report_archived(client, context.place.archive_dir)  # rows that the archive has lost are kept from now on
@@ -125,7 +125,7 @@ def audited(context: Context) -> AuditReport:
 
 
 def report_of(context: Context, state: JournalState, journal: DataFrame) -> AuditReport:
-    """What is wrong with these rows of the journal and the archive of this run."""
+    """Audit these rows of the journal against the archive of this run."""
     table = opened(context.place.archive_dir)
     broken = [] if table is None else checked_files(table, context.place.archive_dir, _told(context))
     archived = context.archive_now(without=[each.path for each in broken if not each.readable])
@@ -179,11 +179,11 @@ def _extents(rows: DataFrame | None) -> Extents:
 
 
 def _claim_faults(told: Mapping[int, int], archived: Sequence[Extent]) -> list[AuditFault]:
-    """The server lets go of what it was told is archived."""
+    """The server deletes rows that were reported as archived."""
     ends = {extent.shard: extent.last + 1 for extent in sorted(archived)}
     return [
         AuditFault(
-            "archive", f"shard {shard}", f"the server was told that it has the positions up to {end - 1}, and it has not"
+            "archive", f"shard {shard}", f"positions up to {end - 1} were reported to the server as archived, but are missing"
         )
         for shard, end in sorted(told.items())
         if ends.get(shard, 0) < end
@@ -191,9 +191,9 @@ def _claim_faults(told: Mapping[int, int], archived: Sequence[Extent]) -> list[A
 
 
 def _expected(spans: Sequence[ShardSpan], archived: Sequence[Extent]) -> dict[GenerationKey, tuple[int, int]]:
-    """Positions [first, end) that journal and archive together must have, by what each of them says of itself.
+    """Positions [first, end) that journal and archive together must have, according to their own metadata.
 
-    A generation of which the journal tells only where it ended must be in the archive if anything before it is.
+    A generation of which the journal lists only the end must be in the archive if an earlier one is.
     """
     wanted: dict[GenerationKey, tuple[int, int]] = {
         (each.shard, each.generation): (each.first, each.last + 1) for each in archived
@@ -219,8 +219,7 @@ def _log_faults(found: Extents, wanted: dict[GenerationKey, tuple[int, int]]) ->
         if missing:
             faults.append(AuditFault("log", _named(generation), f"{missing} of the positions {first} to {end - 1} are missing"))
     strange = [
-        AuditFault("log", _named(generation), "nobody knows of this generation")
-        for generation in sorted(found.keys() - wanted.keys())
+        AuditFault("log", _named(generation), "unknown generation") for generation in sorted(found.keys() - wanted.keys())
     ]
     return faults + strange
 

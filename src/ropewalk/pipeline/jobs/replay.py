@@ -1,4 +1,4 @@
-"""`replay`: what was published once is published again, in order, at any pace, under the same or other names.
+"""`replay`: publishes rows again, in order, at any pace, under the same or other names.
 
 Each row is sent under its position in its shard, and the server passes over positions that it has seen of this selection, under
 the replay's name: a replay that was cut off goes on when it is run again, also if the archive has grown meanwhile.
@@ -57,11 +57,11 @@ def check_name(state_dir: Path, name: str, selection: ReplaySelection) -> None:
     try:
         known = msgspec.json.decode(path.read_bytes(), type=ReplaySelection)
     except msgspec.MsgspecError as error:
-        raise UserMistake(f"{path} cannot be read ({error}): it says what the replay {name!r} publishes") from error
+        raise UserMistake(f"{path} cannot be read ({error}): it holds the selection of the replay {name!r}") from error
     if known != selection:
         raise UserMistake(
             f"the replay {name!r} was begun with another selection: {_differences(known, selection)}. Give this one a name of "
-            "its own with replay.name, or go on with what was begun"
+            "its own with replay.name, or continue with the first selection"
         )
 
 
@@ -114,7 +114,7 @@ class Pace:
 
 
 def chunks(rows: Iterable[T], pace: Pace, timestamp: Callable[[T], float], most: int = CHUNK_ROWS) -> Iterator[list[T]]:
-    """Rows that are due together. Before one that is not, what is due is given out, then it is waited for."""
+    """Group rows that are due together. Yields a group, then waits until the next row is due."""
     due: list[T] = []
     for row in rows:
         at = timestamp(row)
@@ -189,7 +189,7 @@ class ReplayOptions(BatchOptions, frozen=True, kw_only=True):
         return ReplaySelection(self.source, archive, self.pattern, since, until, self.match, self.to)
 
 
-@job("replay", "publish what is in the archive or the journal again, in order", ReplayOptions)
+@job("replay", "publish rows of the archive or the journal again, in order", ReplayOptions)
 def replay(context: Context, options: ReplayOptions) -> int:
     selection = options.selection(str(Path(context.place.archive_dir).absolute()))
     check_name(context.place.state_dir, options.name, selection)
@@ -237,7 +237,7 @@ def _source(context: Context, options: ReplayOptions) -> DataFrame:
     if options.fail_on_data_loss and (absent := missing_positions(table, context.place.archive_dir)):
         lost = ", ".join(f"shard {each.shard} positions {each.first} to {each.end - 1}" for each in absent[:EXAMPLES])
         raise UserMistake(
-            f"the archive lacks rows ({lost}); `ropewalk pipeline run audit` tells more, fail_on_data_loss=false "
+            f"the archive lacks rows ({lost}); see `ropewalk pipeline run audit`; fail_on_data_loss=false "
             "publishes what there is"
         )
     return archived

@@ -1,6 +1,6 @@
 """Connections and sessions out of the journal's session rows: lengths, reconnects, restores.
 
-Time is the machine's, not the rows': a session is given up when nothing was heard of it for a while of reading, and a shard
+Time is the machine's, not the rows': a session expires when it had no rows for a while of reading, and a shard
 that is read later than the others loses nothing.
 """
 
@@ -33,7 +33,7 @@ class OpenConnection(Struct, frozen=True):
 
 
 class ClosedConnection(Struct, frozen=True):
-    """One that has. `reason` is that of its closing, "" when the link was lost, "vanished" when nothing was heard any more."""
+    """One that has. `reason` is that of its closing, "" when the link was lost, "vanished" when it had no further rows."""
 
     session: str
     how: str
@@ -51,7 +51,7 @@ class _Snapshot(Struct):
 
 
 class _Detail(Struct):
-    """What is needed of the details of all kinds."""
+    """The used fields of the details of all kinds."""
 
     snapshot: _Snapshot = msgspec.field(default_factory=_Snapshot)
     kept: bool = False
@@ -155,7 +155,7 @@ class SessionProcessor(StatefulProcessor):
             return
         due = state[-1] + self._vanished_after
         if due > timerValues.getCurrentProcessingTimeInMs():
-            self._handle.registerTimer(due)  # it was heard of since
+            self._handle.registerTimer(due)  # it had rows since
             return
         self._state.clear()
         yield _row(key[0], ended(OpenConnection(*state[:-1]), kept=False, reason="vanished"))
