@@ -23,8 +23,8 @@ from benchmarks.server import Server
 from benchmarks.sizes import Sizes
 from ropewalk.pipeline.archive import archived_positions
 from ropewalk.pipeline.jobs.archive import ArchiveJobOptions
+from ropewalk.pipeline.journal_client import JournalClient, ipc
 from ropewalk.pipeline.options import Address
-from ropewalk.pipeline.wire import Wire, ipc
 
 SOURCE_BAR = Bar("ratio", ">=", 0.5)
 ARCHIVE_BAR = Bar("ratio", ">=", 0.9)
@@ -121,9 +121,9 @@ def _write_files(directory: str, sizes: Sizes) -> None:
 
 
 def _loop(server: Server, directory: str, producer: str) -> Batches:
-    wire, done, started = Wire(Address(url_of(server))), 0, time.monotonic()
+    client, done, started = JournalClient(Address(url_of(server))), 0, time.monotonic()
     for batch in pq.read_table(directory).to_batches(BODY_ROWS):
-        wire.produce(producer, done, ipc(batch))
+        client.produce(producer, done, ipc(batch))
         done += batch.num_rows
     return Batches(done, 1, time.monotonic() - started)
 

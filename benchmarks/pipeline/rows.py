@@ -10,8 +10,8 @@ from datetime import datetime
 import pyarrow as pa
 
 from benchmarks.server import Server
+from ropewalk.pipeline.journal_client import JournalClient, ipc
 from ropewalk.pipeline.options import Address
-from ropewalk.pipeline.wire import Wire, ipc
 from ropewalk.protocol.journal_schema import SCHEMA
 
 BODY_ROWS = 10_000
@@ -63,15 +63,15 @@ def batches(count: int, size: int, streams: Sequence[str]) -> Iterator[pa.Record
 
 def fill(server: Server, count: int, size: int, streams: int) -> None:
     """Register so many rows, and see that the journal has them."""
-    wire = Wire(Address(url_of(server)))
+    client = JournalClient(Address(url_of(server)))
     done = 0
     for batch in batches(count, size, stream_names(streams)):
-        wire.produce(PRODUCER, done, ipc(batch))
+        client.produce(PRODUCER, done, ipc(batch))
         done += batch.num_rows
     if (found := journal_rows(server)) != count:
         raise AssertionError(f"{count} rows were published and the journal has {found}")
 
 
 def journal_rows(server: Server) -> int:
-    spans = Wire(Address(url_of(server))).spans()
+    spans = JournalClient(Address(url_of(server))).spans()
     return sum(span.end - span.first for own in spans.values() for span in own)

@@ -17,7 +17,7 @@ from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command, ReadHistory, SubscribePrefix, Unusable
 from ropewalk.model.history import GapReason
 from ropewalk.model.refusals import Refusal
-from ropewalk.pipeline.metrics import PipelineMetrics
+from ropewalk.pipeline.runner import PipelineMetrics
 from ropewalk.protocol import cable_json, server_messages
 from ropewalk.protocol.server_messages import ServerMessage, UnknownMessage
 from tests.arrow_rows import rows_body
@@ -139,7 +139,7 @@ def test_cli_has_a_chapter_for_every_command() -> None:
 
 SUBCOMMANDS = {
     "token": ("jwt", "stream", "keys"),
-    "pipeline": ("list", "run", "status", "stop"),
+    "pipeline": ("list", "run"),
     "journal": ("verify", "repair", "backup", "columns"),
 }
 

@@ -12,9 +12,9 @@ import aiohttp
 import pyarrow as pa
 import pytest
 
-from ropewalk.pipeline.offsets import Piece
+from ropewalk.pipeline.offsets import PositionRange
 from ropewalk.pipeline.options import source_options
-from ropewalk.pipeline.piece_reader import PieceReader
+from ropewalk.pipeline.rows import RangeReader
 from tests.archive_writer import archive_journal
 from tests.arrow_rows import rows_body
 from tests.cable import cable
@@ -89,7 +89,7 @@ def before(written: tuple[Path, Published], tmp_path: Path) -> Published:
 def as_spark_reads(server: RunningServer, hole: dict[str, Any]) -> list[dict[str, Any]]:
     """The first 1500 positions of the shard that has the hole."""
     options = source_options({"url": server.url, "failOnDataLoss": "false"}, streaming=False)
-    rows = pa.Table.from_batches(list(PieceReader(options, Piece(hole["shard"], hole["epoch"], 0, 1500)).batches()))
+    rows = pa.Table.from_batches(list(RangeReader(options, PositionRange(hole["shard"], hole["epoch"], 0, 1500)).batches()))
     found: list[dict[str, Any]] = rows.to_pylist()
     return found
 

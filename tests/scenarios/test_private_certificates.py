@@ -10,8 +10,8 @@ from ropewalk.client import Backoff, CertificateUntrusted, Message, Position, Pu
 from ropewalk.client.direct import Direct
 from ropewalk.client.publish_request import Draft
 from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.journal_client import JournalClient
 from ropewalk.pipeline.options import Address
-from ropewalk.pipeline.wire import Wire
 from tests.certificates import CERTIFICATE, KEY, RENEWED_CERTIFICATE, RENEWED_KEY, TLS_FLAGS
 from tests.scenarios.command_line import run_ropewalk, running_program
 from tests.server import RunningServer, running_server
@@ -131,8 +131,8 @@ async def test_asynchronous_publish_call_verifies_the_certificate(server: Runnin
 
 
 def test_pipeline_verifies_the_certificate_without_retries(server: RunningServer, tmp_path: Path) -> None:
-    assert len(Wire(Address(server.url, ca=CERTIFICATE)).spans()) == 16
+    assert len(JournalClient(Address(server.url, ca=CERTIFICATE)).spans()) == 16
     with pytest.raises(UserMistake, match="caFile"):
-        Wire(Address(server.url, retries=10_000)).spans()  # so many retries would outlast the test
+        JournalClient(Address(server.url, retries=10_000)).spans()  # so many retries would outlast the test
     with pytest.raises(UserMistake, match="cannot be read"):
-        Wire(Address(server.url, ca=str(tmp_path / "none"), retries=10_000)).spans()
+        JournalClient(Address(server.url, ca=str(tmp_path / "none"), retries=10_000)).spans()

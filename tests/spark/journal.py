@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ropewalk.pipeline.cutting import FULL
+from ropewalk.pipeline.batch_plan import FULL
 from tests.server import RunningServer
 
 FLAGS = ("--public", "--history_limit", "100000")

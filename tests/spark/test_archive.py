@@ -18,8 +18,7 @@ from ropewalk.model.messages import Registered
 from ropewalk.pipeline.archive import archived_positions, compact
 from ropewalk.pipeline.archive.layout import partitioned, write_file
 from ropewalk.pipeline.archive.log import ARCHIVED
-from ropewalk.pipeline.archive.options import ArchiveOptions
-from ropewalk.pipeline.archive.sink import ArchiveWriter, TaskFiles
+from ropewalk.pipeline.archive.sink import ArchiveOptions, ArchiveWriter, TaskFiles
 from ropewalk.protocol.journal_schema import SCHEMA
 from tests.archive_writer import Scribe, message
 from tests.cable import cable
@@ -161,7 +160,7 @@ def test_query_without_its_checkpoint_does_not_archive_rows_twice(feed: Feed, tm
     feed.archive()
     feed.checkpoint = tmp_path / "another checkpoint"
 
-    with pytest.raises(StreamingQueryException, match="archived already"):
+    with pytest.raises(StreamingQueryException, match="below the end of the archive"):
         feed.archive()
 
     assert len(feed.rows()) == 50

@@ -19,10 +19,9 @@ from ropewalk.pipeline.archive import compact
 from ropewalk.pipeline.archive.layout import TABLE, partitioned, write_file
 from ropewalk.pipeline.archive.log import append
 from ropewalk.pipeline.context import Context, Place
-from ropewalk.pipeline.jobs.audit import report_of
-from ropewalk.pipeline.report import AuditReport
+from ropewalk.pipeline.jobs.audit import AuditReport, report_of
+from ropewalk.pipeline.journal_client import JournalState
 from ropewalk.pipeline.transforms.audit import COMPARED
-from ropewalk.pipeline.wire import JournalState
 from tests.archive_writer import Scribe, message
 
 ARCHIVED = 40

@@ -1,16 +1,15 @@
-"""`ropewalk pipeline run`: it restarts failed jobs, reports status and metrics, and stops on request."""
+"""`ropewalk pipeline run`: it restarts failed jobs, serves metrics, and stops on a signal."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -55,8 +54,49 @@ def own_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     home = tmp_path_factory.mktemp("modules")
     (home / "own_jobs_of_a_user.py").write_text(OWN_JOBS)
     sys.path.insert(0, str(home))
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(home), os.environ.get("PYTHONPATH", "")))))
+        yield
     sys.path.remove(str(home))
+
+
+class RunningPipeline:
+    """A `pipeline run` in another process, observed by its metrics."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+        self.process = process
+        self._port = port
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def metric(self, name: str, *labels: str) -> float | None:
+        """None before it is served."""
+        with (
+            suppress(OSError, urllib.error.URLError),
+            urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics") as answer,
+        ):
+            families = text_string_to_metric_families(answer.read().decode())
+            samples = [sample for family in families for sample in family.samples]
+            found = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+            return found.get((f"ropewalk_pipeline_{name}", *labels))
+        return None
+
+    def rows(self, job: str) -> float:
+        return self.metric("rows_total", job) or 0
+
+    def wait_until(self, fits: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_AND_RUN_SECONDS
+        while not fits():
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline, f"not in {START_AND_RUN_SECONDS} s: {self.log}"
+            time.sleep(0.05)
+
+    def end_by(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(START_AND_RUN_SECONDS)
 
 
 class Terminal:
@@ -67,44 +107,40 @@ class Terminal:
         self._home = home
         self._output = output
         self.stream = f"runner/{home.name}"
-        self.ended: list[int] = []
 
     def run(self, *words: str) -> int:
-        own = [
-            "--import",
-            "own_jobs_of_a_user",
-            "--set",
-            f"collect.home={self._home}",
-            "--set",
-            f"collect.stream={self.stream}",
-        ]
-        return main(["pipeline", "run", *words, *own, "--url", self._server.url, *self._where()])
+        return main(["pipeline", "run", *words, *self._own(), "--config_path", ""])
 
-    def start(self, *words: str) -> threading.Thread:
-        thread = threading.Thread(target=lambda: self.ended.append(self.run(*words)), daemon=True)
-        thread.start()
-        return thread
+    @contextmanager
+    def started(self, *words: str) -> "Iterator[RunningPipeline]":
+        """A run in its own process, with metrics."""
+        (self._home / "ropewalk.toml").write_text(FAST_START)
+        port = free_port()
+        command = [sys.executable, "-m", "ropewalk", "pipeline", "run", *words, *self._own(), "--metrics_port", str(port)]
+        with (
+            (self._home / "log").open("w") as log,
+            subprocess.Popen(command, cwd=self._home, stdout=log, stderr=log) as process,
+        ):
+            try:
+                yield RunningPipeline(process, port, self._home / "log")
+            finally:
+                process.kill()
 
-    def stop(self, *jobs: str) -> int:
-        return main(["pipeline", "stop", *jobs, *self._where()])
-
-    def status(self) -> dict[str, dict[str, Any]]:
-        self._output.readouterr()
-        assert main(["pipeline", "status", "--json", *self._where()]) == 0
-        return {note["job"]: note for note in json.loads(self._output.readouterr().out)}
-
-    def status_when(self, fits: Callable[[dict[str, dict[str, Any]]], bool]) -> dict[str, dict[str, Any]]:
-        deadline = time.monotonic() + START_AND_RUN_SECONDS
-        while not fits(found := self.status()):
-            assert time.monotonic() < deadline, f"not in {START_AND_RUN_SECONDS} s: {found}"
-            time.sleep(0.05)
-        return found
+    def last_line(self) -> str:
+        """What the last run displayed at its end."""
+        return self._output.readouterr().err.splitlines()[-1]
 
     def batches(self) -> int:
         return sum(int(path.read_text()) for path in self._home.glob("batch-*"))
 
-    def _where(self) -> list[str]:
-        return ["--state_dir", str(self._home / "state"), "--config_path", ""]
+    def _own(self) -> list[str]:
+        sets = [
+            word
+            for key, value in (("home", self._home), ("stream", self.stream))
+            for word in ("--set", f"collect.{key}={value}")
+        ]
+        where = ["--url", self._server.url, "--state_dir", str(self._home / "state")]
+        return ["--import", "own_jobs_of_a_user", *sets, *where]
 
 
 @pytest.fixture
@@ -119,8 +155,9 @@ def test_failed_job_is_restarted_and_resumes(terminal: Terminal, server: Running
     assert terminal.run("collect", "--available_now", "--set", "collect.failures=1") == 0
 
     assert terminal.batches() == 20
-    note = terminal.status()["collect"]
-    assert (note["condition"], note["restarts"], note["error"]) == ("done", 1, "")
+    line = terminal.last_line()
+    assert line.startswith("collect  done ")
+    assert line.endswith("  restarts 1")
 
 
 @pytest.mark.tier("all")
@@ -129,62 +166,40 @@ def test_job_that_keeps_failing_fails_the_run(terminal: Terminal, server: Runnin
 
     assert terminal.run("collect", "--available_now", "--set", "collect.failures=9", "--restarts", "0") == 1
 
-    note = terminal.status()["collect"]
-    assert note["condition"] == "failed"
-    assert "not yet" in note["error"]
-
-
-@pytest.mark.tier("all")
-def test_run_reports_status_and_metrics_until_it_is_stopped(terminal: Terminal, server: RunningServer) -> None:
-    publish_all(server, [(terminal.stream, n) for n in range(20)])
-    port = free_port()
-    running = terminal.start("collect", "--set", "collect.trigger=100ms", "--metrics_port", str(port))
-    first = terminal.status_when(lambda found: "collect" in found and found["collect"]["progress"]["rows"] >= 20)
-    before, total = terminal.batches(), first["collect"]["progress"]["rows"]
-    publish_all(server, [(terminal.stream, n) for n in range(7)])
-
-    found = terminal.status_when(
-        lambda found: found["collect"]["progress"]["rows"] >= total + 7 and terminal.batches() == before + 7
-    )
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        page = answer.read().decode()
-    assert terminal.run("collect") == 2, "a checkpoint has one driver"
-    assert terminal.stop("collect") == 0
-    running.join(START_AND_RUN_SECONDS)
-
-    assert found["collect"]["condition"] == "running"
-    assert set(found["collect"]["progress"]["lag"].values()) == {0}
-    metrics = {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(page)
-        for sample in family.samples
-    }
-    assert metrics["ropewalk_pipeline_running", "collect"] == 1
-    assert metrics["ropewalk_pipeline_rows_total", "collect"] >= 27
-    assert metrics["ropewalk_pipeline_lag_rows", "collect", "0"] == 0
-    assert terminal.ended == [0]
-    assert terminal.status()["collect"]["condition"] == "stopped"
+    line = terminal.last_line()
+    assert line.startswith("collect  failed ")
+    assert "not yet" in line
 
 
 @pytest.mark.tier("all")
 @pytest.mark.timeout(PROCESS_TIMEOUT)
-def test_interrupted_run_stops_in_order(terminal: Terminal, server: RunningServer, tmp_path: Path) -> None:
-    publish_all(server, [(terminal.stream, 1)])
-    (tmp_path / "ropewalk.toml").write_text(FAST_START)
-    words = ["pipeline", "run", "archive", "--url", server.url, "--state_dir", str(tmp_path / "state")]
-    with subprocess.Popen(
-        [sys.executable, "-m", "ropewalk", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            terminal.status_when(lambda found: "archive" in found and found["archive"]["condition"] == "running")
-            process.send_signal(signal.SIGINT)
-            _, output = process.communicate(timeout=START_AND_RUN_SECONDS)
-        finally:
-            process.kill()
+def test_run_serves_metrics_until_it_is_terminated(terminal: Terminal, server: RunningServer) -> None:
+    publish_all(server, [(terminal.stream, n) for n in range(20)])
 
-    assert process.returncode == 130, output
-    assert "archive  stopped" in output
-    assert terminal.status()["archive"]["condition"] == "stopped"
+    with terminal.started("collect", "--set", "collect.trigger=100ms") as run:
+        run.wait_until(lambda: terminal.batches() == 20 and run.rows("collect") >= 20)
+        total = run.rows("collect")
+        publish_all(server, [(terminal.stream, n) for n in range(7)])
+        run.wait_until(lambda: terminal.batches() == 27 and run.rows("collect") >= total + 7)
+        assert run.metric("running", "collect") == 1
+        assert run.metric("lag_rows", "collect", "0") == 0
+        assert run.metric("silent_seconds", "collect") is not None
+        assert terminal.run("collect") == 2, "a checkpoint has one driver"
+        assert run.end_by(signal.SIGTERM) == 0, run.log
+
+    assert "collect  stopped" in run.log
+
+
+@pytest.mark.tier("all")
+@pytest.mark.timeout(PROCESS_TIMEOUT)
+def test_interrupted_run_stops_in_order(terminal: Terminal, server: RunningServer) -> None:
+    publish_all(server, [(terminal.stream, 1)])
+
+    with terminal.started("archive") as run:
+        run.wait_until(lambda: run.metric("running", "archive") == 1)
+        assert run.end_by(signal.SIGINT) == 130, run.log
+
+    assert "archive  stopped" in run.log
 
 
 def children(pid: int, name: str) -> list[int]:
@@ -194,43 +209,32 @@ def children(pid: int, name: str) -> list[int]:
 
 @pytest.mark.tier("all")
 @pytest.mark.timeout(PROCESS_TIMEOUT)
-def test_killed_jvm_is_replaced_for_all_jobs_and_killed_driver_leaves_none(
-    terminal: Terminal, server: RunningServer, tmp_path: Path
-) -> None:
-    def all_jobs(fits: Callable[[dict[str, Any]], bool]) -> dict[str, dict[str, Any]]:
-        return terminal.status_when(lambda found: found.keys() == jobs and all(map(fits, found.values())))
-
-    jobs = {"archive", "rollup", "presence"}
-    publish_all(server, [(terminal.stream, 1)])
-    (tmp_path / "ropewalk.toml").write_text(FAST_START)
-    words = ["pipeline", "run", *jobs, "--url", server.url, "--state_dir", str(tmp_path / "state")]
+def test_killed_jvm_is_replaced_for_all_jobs_and_killed_driver_leaves_none(terminal: Terminal, server: RunningServer) -> None:
+    jobs = ("archive", "rollup", "presence")
     sets = [word for job in jobs for word in ("--set", f"{job}.trigger=100ms")]
-    command = [sys.executable, "-m", "ropewalk", *words, *sets]
-    with (
-        (tmp_path / "log").open("w") as log,
-        subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log) as process,
-    ):
-        try:
-            all_jobs(lambda note: note["progress"]["rows"] > 0)
-            [jvm] = children(process.pid, "java")
-            os.kill(jvm, signal.SIGKILL)
-            restarted = all_jobs(lambda note: note["restarts"] > 0 and note["condition"] == "running")
-            publish_all(server, [(terminal.stream, 2)])
-            all_jobs(lambda note: note["progress"]["rows"] > restarted[note["job"]]["progress"]["rows"])
-            [jvm] = children(process.pid, "java")
-        finally:
-            process.kill()
-    output = (tmp_path / "log").read_text()
-    assert "Spark's JVM has ended" in output
+    publish_all(server, [(terminal.stream, 1)])
+
+    with terminal.started(*jobs, *sets) as run:
+
+        def restarted(job: str) -> bool:
+            return run.metric("restarts_total", job) != 0 and run.metric("running", job) == 1
+
+        run.wait_until(lambda: all(run.rows(job) > 0 for job in jobs))
+        [jvm] = children(run.process.pid, "java")
+        os.kill(jvm, signal.SIGKILL)
+        run.wait_until(lambda: all(map(restarted, jobs)))
+        rows = {job: run.rows(job) for job in jobs}
+        publish_all(server, [(terminal.stream, 2)])
+        run.wait_until(lambda: all(run.rows(job) > rows[job] for job in jobs))
+        [jvm] = children(run.process.pid, "java")
+    assert "Spark's JVM has ended" in run.log
     # Workers may print errors of their own: on a slow machine Spark gives one up that takes ten seconds to connect.
-    assert "py4j/" not in output
-    assert "accumulators.py" not in output
+    assert "py4j/" not in run.log
+    assert "accumulators.py" not in run.log
     deadline = time.monotonic() + START_AND_RUN_SECONDS
     while Path(f"/proc/{jvm}").exists():
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    note = terminal.status()["archive"]
-    assert (note["condition"], note["pid"]) == ("lost", 0), "a dead process has no pid in the status"
 
 
 def test_server_without_a_journal_is_reported_before_spark_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,7 +142,7 @@ def test_replaced_journal_fails_the_query_or_adds_a_gap_row(spark: SparkSession,
     with running_server(*FLAGS, "--data_dir", str(tmp_path / "two")) as new:
         publish_all(new, [("loss/1", n) for n in range(100, 105)])
 
-        with pytest.raises(PySparkException, match=r"epoch .* read up to position 10"):
+        with pytest.raises(PySparkException, match=r"generation .* read up to position 10"):
             to_parquet(stream(spark, new), tmp_path)
         to_parquet(stream(spark, new, failOnDataLoss=False), tmp_path)
 
@@ -216,7 +216,7 @@ def test_lost_rows_of_a_generation_fail_only_queries_that_had_not_read_them(spar
         publish_all(new, [("gone/1", n) for n in range(10, 13)])
 
         to_parquet(stream(spark, new), tmp_path / "whole")
-        with pytest.raises(PySparkException, match=rf"epoch '{former['epoch']}': positions 5 to 9 "):
+        with pytest.raises(PySparkException, match=rf"generation '{former['epoch']}': positions 5 to 9 "):
             to_parquet(stream(spark, new), tmp_path / "half")
 
     rows = spark.read.parquet(str(tmp_path / "whole" / "rows")).collect()
@@ -231,7 +231,7 @@ def test_missing_positions_are_named_in_the_error(spark: SparkSession, server: R
     options = {"assign": 0, "startingOffsets": beyond, "endingOffsets": further}
 
     with pytest.raises(
-        PySparkException, match=rf"shard 0, epoch '{span['epoch']}': positions {span['end']} to {span['end'] + 2} "
+        PySparkException, match=rf"shard 0, generation '{span['epoch']}': positions {span['end']} to {span['end'] + 2} "
     ):
         batch(spark, server, **options).count()
     gap = batch(spark, server, **options, failOnDataLoss=False).collect()[0]

@@ -85,7 +85,7 @@ def test_error_without_an_archive_names_the_lost_positions(spark: SparkSession, 
     begin = json.dumps({str(span["shard"]): {"e": span["epoch"], "p": 0}})
 
     with pytest.raises(
-        PySparkException, match=rf"shard {span['shard']}, .*positions 0 to {span['first'] - 1} are not in the journal"
+        PySparkException, match=rf"shard {span['shard']}, .*positions 0 to {span['first'] - 1} are neither in the journal"
     ):
         batch(spark, server, startingOffsets=begin).count()
     gap, *rest = batch(spark, server, startingOffsets=begin, failOnDataLoss=False).orderBy("position").collect()

@@ -1,16 +1,17 @@
-"""`ropewalk pipeline`: runs the jobs that work on the journal with Spark, shows how they do, and stops them.
+"""`ropewalk pipeline`: lists the Spark jobs on the journal, runs them and displays their progress.
 
-Where the server is, its token and its directories come from the server's own settings, unless they are said here.
+The server's address, token and directories default to the server's own settings.
 """
 
 import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -20,35 +21,24 @@ from ropewalk.app.settings.load import CONFIG_FLAG, find_file
 from ropewalk.cli.reaching import NOT_THERE, listening_at
 from ropewalk.model.errors import Unavailable, UserMistake
 from ropewalk.model.extras import install
-from ropewalk.pipeline.board import Board
-from ropewalk.pipeline.config import RunSettings, Sections, job_options, overridden, read_file, with_assignments
-from ropewalk.pipeline.display import figures, silence
-from ropewalk.pipeline.job_listing import as_markdown, as_table
+from ropewalk.pipeline.config import SECTION, RunSettings, Sections, job_options, overridden, read_file, with_assignments
+from ropewalk.pipeline.context import BatchOptions, StreamOptions
 from ropewalk.pipeline.registry import Job, find_job, load_jobs
 
 if TYPE_CHECKING:
     from ropewalk.pipeline.context import Context, Place
     from ropewalk.pipeline.runner import RunPlan
 
+
 SUMMARY = "run jobs on the journal with Spark: archive, rollup, audit …"
 
 STATE_DIR = ".ropewalk"
-STOP_SECONDS = 60.0
-LOOK_SECONDS = 0.1
 SHARED = ("url", "token", "ca_file", "retries", "archive_dir", "state_dir", "metrics_port", "imports", "restarts")
 
 
 def run(argv: list[str]) -> int:
     wanted = _parser().parse_args([_underscored(word) for word in argv])
-    match wanted.action:
-        case "list":
-            return _list(wanted)
-        case "run":
-            return _run(wanted)
-        case "status":
-            return _status(wanted)
-        case _:
-            return _stop(wanted)
+    return _list(wanted) if wanted.action == "list" else _run(wanted)
 
 
 # --- the words -------------------------------------------------------------------------------------------------------
@@ -61,23 +51,19 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--format", choices=("table", "markdown"), default="table")
     running = actions.add_parser("run", help="run jobs until they are stopped", allow_abbrev=False)
     running.add_argument("jobs", metavar="NAME", nargs="+", help="jobs; `derive:errors` is derive under a name of its own")
-    running.add_argument("--available_now", action="store_true", help="work off what is there, one job after another, and end")
+    running.add_argument("--available_now", action="store_true", help="process the existing rows, job after job, then exit")
     running.add_argument("--set", metavar="JOB.KEY=VALUE", action="append", default=[], help="an option of a job, for this run")
-    running.add_argument("--url", help="the server (default: where its settings say it listens)")
+    running.add_argument("--url", help="address of the server (default: from its settings)")
     running.add_argument("--token", help="bearer key of the journal (default: ROPEWALK_JOURNAL_TOKEN, or from ROPEWALK_SECRET)")
     running.add_argument("--ca_file", help="certificates to trust, where the server has a private one")
-    running.add_argument("--retries", type=int, help="how often a server that does not answer is asked again (default 8: 25 s)")
+    running.add_argument("--retries", type=int, help="retries while the server is unreachable (default 8: 25 s)")
     running.add_argument("--archive_dir", help="the archive's directory (default: the server's setting, or below --state_dir)")
     running.add_argument("--metrics_port", type=int, help="serve Prometheus metrics there; 0 takes a free port")
     running.add_argument("--restarts", type=int, help="failures in a row after which a job is given up (default 5)")
-    status = actions.add_parser("status", help="what runs, and how it is doing", allow_abbrev=False)
-    status.add_argument("--json", action="store_true", help="for programs")
-    stopping = actions.add_parser("stop", help="stop jobs in order, and wait for it", allow_abbrev=False)
-    stopping.add_argument("jobs", metavar="NAME", nargs="*", help="jobs; none names all")
-    for each in (listing, running, status, stopping):
+    for each in (listing, running):
         each.add_argument("--config_path", help="the settings file (default: ropewalk.toml, where there is one)")
         each.add_argument("--import", dest="imports", metavar="MODULE", action="append", default=[], help="where jobs are")
-        each.add_argument("--state_dir", help=f"checkpoints, tables, state (default: in the data_dir, or {STATE_DIR})")
+        each.add_argument("--state_dir", help=f"checkpoints and tables (default: in the data_dir, or {STATE_DIR})")
     return parser
 
 
@@ -142,7 +128,7 @@ def _run(wanted: argparse.Namespace) -> int:
     display = Display(time.monotonic)
     context = Context(place, RunSession(lambda: spark_session("ropewalk", **settings.spark)), display.say)
     _require_journal(context, plans)
-    runner = PipelineRunner(context, Board(place.state_dir), display, wanted.available_now, settings.restarts)
+    runner = PipelineRunner(context, display, wanted.available_now, settings.restarts)
     return runner.run(plans, settings.metrics_port)
 
 
@@ -151,7 +137,7 @@ def _plans(names: Sequence[str], settings: RunSettings, sections: Sections) -> "
 
     jobs = _jobs(settings)
     for section in sections:
-        find_job(section, jobs)  # a misspelt section would be silently without effect
+        find_job(section, jobs)  # a misspelt section must not be ignored
     found = {name: find_job(name, jobs) for name in names}
     return [RunPlan(name, job, job_options(job, sections, name)) for name, job in found.items()]
 
@@ -171,43 +157,7 @@ def _put_on_path(directory: str) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (directory, known)))
 
 
-def _status(wanted: argparse.Namespace) -> int:
-    settings, _, server = _settings(wanted)
-    notes = Board(_state_dir(settings, server)).notes()
-    if wanted.json:
-        print(msgspec.json.encode(notes).decode())
-        return 0
-    width = max((len(note.job) for note in notes), default=0)
-    for note in notes:
-        who = f"{note.job:<{width}}  {note.condition:<10}{f'pid {note.pid}' if note.pid else '':<12}"
-        quiet = f"  {silence(note.silent)}" if note.silent else ""
-        print(f"{who}{figures(note.progress)}{quiet}  restarts {note.restarts}  {note.error}".rstrip())
-    if not notes:
-        print(f"nothing has been run from {_state_dir(settings, server)}; `ropewalk pipeline run NAME` does")
-    return 0
-
-
-def _stop(wanted: argparse.Namespace) -> int:
-    settings, _, server = _settings(wanted)
-    board = Board(_state_dir(settings, server))
-    running = [note.job for note in board.notes() if board.runs(note.job)]
-    if strangers := sorted(set(wanted.jobs) - set(running)):
-        raise UserMistake(f"not running: {', '.join(strangers)}" + (f"; running: {', '.join(running)}" if running else ""))
-    jobs = wanted.jobs or running
-    for job in jobs:
-        board.ask_to_stop(job)
-    deadline = time.monotonic() + STOP_SECONDS
-    while any(board.stopping(job) for job in jobs):
-        if time.monotonic() > deadline:
-            raise Unavailable(
-                f"still running after {STOP_SECONDS:.0f} s: {', '.join(job for job in jobs if board.stopping(job))}"
-            )
-        time.sleep(LOOK_SECONDS)
-    print(f"stopped: {', '.join(jobs)}" if jobs else "nothing runs")
-    return 0
-
-
-# --- what has to be there --------------------------------------------------------------------------------------------
+# --- prerequisites ---------------------------------------------------------------------------------------------------
 
 
 def _require_spark() -> None:
@@ -216,18 +166,93 @@ def _require_spark() -> None:
 
 
 def _require_journal(context: "Context", plans: "Sequence[RunPlan]") -> None:
-    """Said before a JVM is started for nothing."""
+    """Check the server before a JVM is started. Raises UserMistake or Unavailable."""
+    from ropewalk.pipeline.journal_client import JournalClient, JournalRefused
     from ropewalk.pipeline.jvm import find_java
-    from ropewalk.pipeline.wire import JournalRefused, Wire
 
     if all(plan.job.offline for plan in plans):
         return
     place = context.place
-    wire = Wire(msgspec.structs.replace(place.address, retries=0))
+    client = JournalClient(msgspec.structs.replace(place.address, retries=0))
     find_java()
     try:
-        wire.spans()
+        client.spans()
     except JournalRefused as refused:
         raise UserMistake(f"{place.url} has no journal ({refused}): start the server with --data_dir") from refused
     except Unavailable as error:
         raise Unavailable(f"{error}; {NOT_THERE}") from error
+
+
+HEAD = """\
+# Jobs of the pipeline
+
+<!-- Drawn from the code by `ropewalk pipeline list --format markdown`. Change it there. -->
+
+`ropewalk pipeline run NAME…` runs them; [Pipelines](../how-to/pipelines.md) shows how. Options are written in the settings file
+under `[pipeline.NAME]`, or on the command line as `--set NAME.KEY=VALUE`. Durations are written `100ms`, `10s`, `5m`, `24h`.
+"""
+
+
+def as_table(jobs: Mapping[str, Job]) -> str:
+    return "".join(f"{job.name:<12}{'batch' if job.is_batch else 'stream':<9}{job.summary}\n" for job in jobs.values())
+
+
+def as_markdown(jobs: Mapping[str, Job]) -> str:
+    parts = [
+        HEAD,
+        f"\n## `[{SECTION}]`\n\nWhat holds for a whole run; the flags of the same names win.\n\n{_options(RunSettings)}",
+        f"\n## Every job that is a stream\n\nIt goes on until it is stopped.\n\n{_options(StreamOptions)}",
+        f"\n## Every job that is a batch\n\nIt comes to an end.\n\n{_options(BatchOptions)}",
+    ]
+    for job in jobs.values():
+        parts.append(f"\n## `{job.name}`\n\nA {'batch' if job.is_batch else 'stream'}: {job.summary}.\n")
+        shared = BatchOptions if job.is_batch else StreamOptions
+        if own := _options(job.options, shared):
+            parts.append(f"\n{own}")
+    return "".join(parts)
+
+
+def _options(record: type[msgspec.Struct], without: type[msgspec.Struct] | None = None) -> str:
+    """A table of the fields, except those that equal a field of `without`."""
+    known = {} if without is None else _meanings(without)
+    own = _meanings(record)
+    lines = [
+        f"| `{name}` | {_shown(default)} | {text} |\n"
+        for name, (default, text) in own.items()
+        if name not in known or known[name] != (default, text)
+    ]
+    return f"| option | default | meaning |\n|---|---|---|\n{''.join(lines)}" if lines else ""
+
+
+def _meanings(record: type[msgspec.Struct]) -> dict[str, tuple[object, str]]:
+    """By field, its default and its description."""
+    texts = _texts(record)
+    return {field.name: (field.default, texts.get(field.name, "")) for field in msgspec.structs.fields(record)}
+
+
+def _texts(record: type[msgspec.Struct]) -> dict[str, str]:
+    """Descriptions by field. A subclass that only changes a default keeps the description it inherits."""
+    texts: dict[str, str] = {}
+    for each in reversed(record.__mro__):
+        if issubclass(each, msgspec.Struct):
+            hints = get_type_hints(each, include_extras=True)
+            texts |= {name: text for name, hint in hints.items() if (text := _description(hint))}
+    return texts
+
+
+def _description(hint: Any) -> str:
+    if get_origin(hint) in (Union, types.UnionType):
+        return next(filter(None, map(_description, get_args(hint))), "")
+    if get_origin(hint) is Annotated:
+        return next((meta.description or "" for meta in hint.__metadata__ if isinstance(meta, msgspec.Meta)), "")
+    return ""
+
+
+def _shown(default: object) -> str:
+    match default:
+        case bool():
+            return f"`{str(default).lower()}`"
+        case "" | () | None | msgspec.NODEFAULT:
+            return ""
+        case _:
+            return f"`{default}`"

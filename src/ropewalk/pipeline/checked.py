@@ -1,4 +1,4 @@
-"""Files of a table, read only if they are as they were written.
+"""Reads files of a table after verifying their digest.
 
 Invariant: rows of a file that differs from the digest in its name go nowhere, least of all into a new file with a right
 digest.
@@ -19,7 +19,7 @@ BROKEN = (OSError, ValueError, TypeError, LookupError, pa.ArrowException)
 
 
 class DamagedFile(ServerError):
-    """A file of a table that is not what was written. `path` is relative to the table."""
+    """A file of a table that was changed after it was written. `path` is relative to the table."""
 
     def __init__(self, path: str, what: str) -> None:
         super().__init__(f"the file {path} {what}; `ropewalk pipeline run audit` names all such files of the archive")

@@ -1,4 +1,4 @@
-"""The pipeline's settings: `[pipeline]` for a run, `[pipeline.NAME]` for a job, and what the command line says over them."""
+"""The pipeline's settings: `[pipeline]` for a run, `[pipeline.NAME]` for a job, and the command line's overrides."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -25,16 +25,16 @@ _UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
 
 
 class RunSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `[pipeline]` says, and the flags of the same names. Empty: taken from the server's own settings."""
+    """The keys of `[pipeline]`, and the flags of the same names. Empty values come from the server's own settings."""
 
     url: Annotated[str, Meta(description="The server's address.")] = ""
     token: Annotated[str, Meta(description="Bearer key of the journal.")] = ""
     ca_file: Annotated[str, Meta(description="File with the certificates to trust, for a server with a private one.")] = ""
     retries: Annotated[
-        int, Meta(description="How often a server that does not answer is asked again: 8 is 25 s, each further one 10 s.", ge=0)
+        int, Meta(description="Retries while the server is unreachable: 8 take 25 s, each further one 10 s.", ge=0)
     ] = RETRIES
     archive_dir: Annotated[str, Meta(description="Directory of the archive.")] = ""
-    state_dir: Annotated[str, Meta(description="Directory of checkpoints, tables and what `status` shows.")] = ""
+    state_dir: Annotated[str, Meta(description="Directory of checkpoints and tables.")] = ""
     metrics_port: Annotated[int, Meta(description="Port of the Prometheus metrics; 0 takes a free one.")] | None = None
     imports: Annotated[tuple[str, ...], Meta(description="Modules with further jobs.")] = ()
     restarts: Annotated[int, Meta(description="Failures in a row after which a job is given up.", ge=0)] = RESTARTS
@@ -71,7 +71,7 @@ def overridden(settings: RunSettings, flags: Mapping[str, Any]) -> RunSettings:
 
 
 def with_assignments(sections: Sections, assignments: Sequence[str]) -> Sections:
-    """`--set JOB.KEY=VALUE` over what the file says."""
+    """The sections with the `--set JOB.KEY=VALUE` overrides."""
     merged = {name: dict(table) for name, table in sections.items()}
     for text in assignments:
         name, equals, value = text.partition("=")

@@ -18,7 +18,7 @@ Say = Callable[[str], None]
 
 
 class JobOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a job's section may say. A key nobody knows is a mistake, not a no-op."""
+    """The keys of a job's section. An unknown key is an error."""
 
 
 class StreamOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,7 +80,7 @@ class RunSession:
 
 
 class Context:
-    """One run's surroundings. `stopping` is set when the run is asked to end; long batch jobs look at it."""
+    """One run's surroundings. `stopping` is set when the run shall end; long batch jobs must check it."""
 
     def __init__(self, place: Place, session: "Callable[[], SparkSession]", say: Say = print, name: str = "") -> None:
         self.place = place
@@ -131,7 +131,7 @@ class Context:
         uris = DeltaTable(self.place.archive_dir).file_uris()
         files = [uri for uri in uris if not any(unquote(uri).endswith(f"/{path}") for path in without)]
         frame = self.spark.read.option("basePath", self.place.archive_dir).parquet(*files) if files else None
-        # What a directory's name says comes typed by its looks; these are what they are.
+        # Spark guesses the types of partition columns.
         return frame and frame.withColumns({"shard": frame["shard"].cast("int"), "date": frame["date"].cast("string")})
 
     def publishing(self) -> dict[str, str]:
@@ -152,7 +152,7 @@ class Context:
 
 
 def only_with_rows(spark: "SparkSession") -> "SparkSession":
-    """A session whose queries run no empty batches. With timers of the machine's time Spark runs them for ever."""
+    """A session whose queries run no empty batches. With processing-time timers Spark would run them endlessly."""
     session = spark.newSession()
     session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     return session

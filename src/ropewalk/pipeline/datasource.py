@@ -1,4 +1,4 @@
-"""The format `ropewalk` as Spark sees it. Options are read here, on the driver: a mistake is said before a task starts."""
+"""The format `ropewalk` for Spark. Options are parsed here, on the driver, so that mistakes are reported early."""
 
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RopewalkDataSource(DataSource):
-    """Reads the journal, publishes into streams. The parts are imported when they are asked for: Spark looks in often."""
+    """Reads the journal, publishes into streams. Readers and writers are imported lazily: Spark loads this module often."""
 
     options: MutableMapping[str, str]
 

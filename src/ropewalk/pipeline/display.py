@@ -1,4 +1,4 @@
-"""How a run shows itself: on a terminal lines that stay in place, elsewhere a line whenever something is worth a line."""
+"""The display of a run: lines updated in place on a terminal, elsewhere a log line per change."""
 
 import sys
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ SHOWN_SHARDS = 4
 
 
 class JobLine:
-    """What is shown of one job."""
+    """The displayed state of one job."""
 
     def __init__(
         self, job: str, condition: str, progress: QueryProgress, restarts: int, error: str, silent: float = 0.0
@@ -61,7 +61,7 @@ def lag_text(lag: dict[int, int]) -> str:
 
 
 class Display:
-    """Writes to `out`, which by default is standard error: standard output belongs to what a job has to say."""
+    """Writes to `out`, which by default is standard error: standard output is for the messages of jobs."""
 
     def __init__(self, clock: Monotonic, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr
@@ -82,12 +82,12 @@ class Display:
         self._write("".join(f"{line.text(_width(lines))}\n" for line in news))
 
     def say(self, text: str) -> None:
-        """A line that stays, above those that change; of what a job has to say."""
+        """Print a message of a job above the changing lines."""
         self._make_room()
         print(text, flush=True)
 
     def remark(self, text: str) -> None:
-        """The same of the run itself."""
+        """Print a message of the run itself above the changing lines."""
         self._make_room()
         self._write(f"{text}\n")
 
@@ -97,7 +97,7 @@ class Display:
             self._drawn = 0
 
     def _is_news(self, line: JobLine, due: bool) -> bool:
-        """A condition is told at once; figures that changed are told now and then."""
+        """A changed condition is shown at once, changed figures periodically."""
         known = self._written.get(line.job)
         return known is None or known.condition != line.condition or (due and known.text() != line.text())
 

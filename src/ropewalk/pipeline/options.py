@@ -1,4 +1,4 @@
-"""The options of source and sink, read once from Spark's strings into records. A name nobody knows is an error, not a no-op."""
+"""The options of source and sink, parsed from Spark's strings into records. An unknown name is an error."""
 
 import json
 import os
@@ -57,8 +57,13 @@ class Columns(StrEnum):
 
 
 class Address(Struct, frozen=True):
-    """Which server, and how patiently it is asked: `retries` times again, `interval` seconds later and then later and later, up
-    to ten seconds. `ca` is a file with the certificates to trust; "" trusts those of the system."""
+    """A server and the retries for it.
+
+    Args:
+        retries: attempts after the first one.
+        interval: seconds before the first retry. They grow up to ten seconds.
+        ca: file with the certificates to trust; "" trusts those of the system.
+    """
 
     url: str
     token: str = ""
@@ -67,7 +72,7 @@ class Address(Struct, frozen=True):
     ca: str = ""
 
     def __post_init__(self) -> None:
-        """Raises UserMistake: what is asked for under an address that is none fails in ways that tell nobody why."""
+        """Raises UserMistake for an invalid address: requests to it would fail with obscure errors."""
         if not _is_address(self.url):
             raise UserMistake(f"the url is the server's address, like http://127.0.0.1:8080, not {self.url!r}")
 
@@ -80,8 +85,8 @@ class Selection(Struct, frozen=True):
     assign: tuple[int, ...] = ()
 
 
-class Edge(Struct, frozen=True):
-    """Where to begin or end: a word, a mark for each shard as JSON, or the milliseconds of a time."""
+class Boundary(Struct, frozen=True):
+    """Start or end of a query: earliest, latest, a mark for each shard as JSON, or a time in milliseconds."""
 
     offsets: str
     timestamp: int | None = None
@@ -102,8 +107,8 @@ class BatchLimits(Struct, frozen=True):
 class SourceOptions(Struct, frozen=True):
     address: Address
     selection: Selection
-    start: Edge
-    end: Edge
+    start: Boundary
+    end: Boundary
     batch_limits: BatchLimits
     fail_on_data_loss: bool = True
     headers: bool = False
@@ -131,8 +136,8 @@ def source_options(given: Mapping[str, str], streaming: bool) -> SourceOptions:
     return SourceOptions(
         address=_address(options),
         selection=_selection(options),
-        start=_edge(options, "starting", LATEST if streaming else EARLIEST),
-        end=_edge(options, "ending", LATEST),
+        start=_boundary(options, "starting", LATEST if streaming else EARLIEST),
+        end=_boundary(options, "ending", LATEST),
         batch_limits=_batch_limits(options),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         headers=options.flag("includeHeaders", False),
@@ -241,7 +246,7 @@ def _check_pattern(pattern: str) -> None:
     try:
         pc.match_substring_regex(pa.array([""]), pattern)
     except pa.ArrowInvalid as error:
-        raise UserMistake(f"the option subscribePattern is no regular expression of RE2: {error}") from error
+        raise UserMistake(f"the option subscribePattern is not a regular expression of RE2: {error}") from error
 
 
 def _list(text: str) -> list[str]:
@@ -251,14 +256,14 @@ def _list(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-def _edge(options: _Options, which: str, default: str) -> Edge:
+def _boundary(options: _Options, which: str, default: str) -> Boundary:
     timestamp = options.text(f"{which}Timestamp")
     offsets = options.text(f"{which}Offsets", default)
     if offsets.lower() in (EARLIEST, LATEST):
         offsets = offsets.lower()
     elif not offsets.startswith("{"):
         raise UserMistake(f"the option {which}Offsets is earliest, latest or JSON with a mark for each shard, not {offsets!r}")
-    return Edge(offsets, options.number(f"{which}Timestamp", 0) if timestamp else None)
+    return Boundary(offsets, options.number(f"{which}Timestamp", 0) if timestamp else None)
 
 
 def _batch_limits(options: _Options) -> BatchLimits:
@@ -297,5 +302,5 @@ def _archive(options: _Options) -> str:
         return ""
     place = Path(local_path(archive))
     if not place.is_dir():
-        raise UserMistake(f"the option archive: there is no directory {place}; make it if an archive is to be written there")
+        raise UserMistake(f"the option archive: directory {place} does not exist; create it if it will be written")
     return str(place)

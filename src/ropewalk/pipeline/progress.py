@@ -6,15 +6,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from ropewalk.pipeline.offsets import behind
+from ropewalk.pipeline.offsets import rows_behind
 
 
 class QueryProgress(Struct, frozen=True):
     """`rows` and `batches` are those of this run; `rate` and `seconds` those of the last batch that had rows.
 
-    `reports` counts what Spark said of the query: after each batch, and every ten seconds of an idle one.
-    `lag` is rows still to read by shard, as far as Spark has heard; `late` is what Spark dropped for its
-    time: rows, or, where it adds up before it looks, groups of rows.
+    `reports` counts Spark's progress reports: after each batch, and every ten seconds of an idle one.
+    `lag` is rows still to read by shard, as of the last report. `late`: rows that the watermark dropped, or
+    groups of rows if they were aggregated before.
     """
 
     batch: int = -1
@@ -68,12 +68,12 @@ def lag_of(report: Mapping[str, Any]) -> dict[int, int]:
     for source in report.get("sources") or ():
         end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         for shard, mark in latest.items():
-            lag[int(shard)] = lag.get(int(shard), 0) + behind(int(shard), end.get(shard), mark)
+            lag[int(shard)] = lag.get(int(shard), 0) + rows_behind(int(shard), end.get(shard), mark)
     return lag
 
 
 def _offsets(raw: object) -> dict[str, Any]:
-    """Spark shows an offset as JSON text or as what the text says. Sources of other formats have marks we cannot read."""
+    """Spark shows an offset as JSON text or parsed. Offsets of other formats are ignored."""
     value = json.loads(raw) if isinstance(raw, str) and raw.startswith("{") else raw
     if not isinstance(value, Mapping):
         return {}

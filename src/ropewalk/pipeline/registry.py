@@ -1,6 +1,6 @@
 """The jobs of the pipeline: declared records in one registry, ours and those that users add with `@job`.
 
-A job is a name, a sentence, its options and a function; whoever runs it sees to triggers, checkpoints and restarts.
+A job is a name, a summary, its options and a function. The runner adds triggers, checkpoints and restarts.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
-"""The Spark session of our jobs and tests: settings measured for small machines, a JVM of our own where nobody has started one.
+"""The Spark session of our jobs and tests: settings measured for small machines, and our own JVM if none is running.
 
-Under spark-submit the cluster's settings win: nothing here overrides what was given on its command line.
+Under spark-submit the cluster's settings win: its command line overrides these.
 """
 
 import logging
@@ -32,7 +32,7 @@ _SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 
-# For one driver on one machine, which is mostly the server's too: what is live goes first. The usual checkpoint manager forks
+# For one driver on one machine, mostly the server's too: live traffic has priority. The usual checkpoint manager forks
 # some twenty processes for each micro-batch on a local disk; this one does not, but lets two drivers on one checkpoint collide
 # unnoticed, which a cluster must not risk.
 _LOCAL = {
@@ -65,14 +65,14 @@ def spark_session(app: str, **conf: str) -> SparkSession:
 
 
 def lost_jvm() -> str:
-    """Why nothing can be asked of Spark any more; "" while its JVM runs, or where it is not ours."""
+    """Why Spark cannot be used; "" while its JVM runs, or if we did not start it."""
     code = _running[-1].exit_code if _running else None
     return "" if code is None else f"Spark's JVM has ended (exit code {code})"
 
 
 def silence_py4j() -> None:
-    """It logs a traceback for every call to a JVM that has died, by its own logger or by the root. That it has died is said in
-    one line, by whoever called."""
+    """It logs a traceback for every call to a JVM that has died, by its own logger or by the root. The caller reports the
+    death of the JVM in one line."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_not_of_py4j)  # a filter of the root sees only what is logged by the root itself
 

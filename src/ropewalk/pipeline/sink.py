@@ -9,19 +9,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.journal_client import JournalClient, ipc
 from ropewalk.pipeline.options import Delivery, SinkOptions
-from ropewalk.pipeline.sink_rows import outgoing
-from ropewalk.pipeline.wire import Wire, ipc
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-# An attempt needs a number that no other one ever had: Spark's own begin anew with every driver.
+
+# Attempts need unique numbers: Spark's own restart with every driver.
 _ATTEMPTS = 1 << 53
 
 
@@ -36,15 +38,15 @@ class StagedTask(WriterCommitMessage):
 
 
 class Delivering:
-    """What a task does, whichever kind of write it belongs to."""
+    """The work of a task, for streaming and batch writes."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
-        self._wire = Wire(options.address)
+        self._client = JournalClient(options.address)
 
     def write(self, batches: Iterator["pa.RecordBatch"], app: str, batch: int) -> StagedTask:
         part = task().partitionId()
-        bodies = (piece for given in batches for piece in outgoing(given, self.options))
+        bodies = (piece for given in batches for piece in publication_bodies(given, self.options))
         match self.options.delivery:
             case Delivery.TRANSACTIONAL:
                 return self._stage(bodies, app, batch, part)
@@ -57,25 +59,25 @@ class Delivering:
         done = [message for message in messages if isinstance(message, StagedTask) and message.pieces]
         if done and self.options.delivery is Delivery.TRANSACTIONAL:
             winners = {message.part: message.attempt for message in done}
-            self._wire.commit(done[0].app, batch, winners, {message.part: message.pieces for message in done})
+            self._client.commit(done[0].app, batch, winners, {message.part: message.pieces for message in done})
 
     def _stage(self, bodies: Iterator["pa.RecordBatch"], app: str, batch: int, part: int) -> StagedTask:
         attempt, pieces = random.SystemRandom().randrange(_ATTEMPTS), 0
         for body in bodies:
-            self._wire.stage(app, batch, part, attempt, pieces, ipc(body))
+            self._client.stage(app, batch, part, attempt, pieces, ipc(body))
             pieces += 1
         return StagedTask(app, part, attempt, pieces)
 
     def _produce(self, bodies: Iterator["pa.RecordBatch"], app: str, batch: int, part: int) -> StagedTask:
         rows = 0
         for body in bodies:
-            self._wire.produce(f"{app}-{part}", batch << 32 | rows, ipc(body))
+            self._client.produce(f"{app}-{part}", batch << 32 | rows, ipc(body))
             rows += body.num_rows
         return StagedTask(app, part, 0, 0)
 
     def _publish(self, bodies: Iterator["pa.RecordBatch"], app: str, part: int) -> StagedTask:
         for body in bodies:
-            self._wire.publish(ipc(body))
+            self._client.publish(ipc(body))
         return StagedTask(app, part, 0, 0)
 
 
@@ -126,3 +128,56 @@ def task() -> TaskContext:
     context = TaskContext.get()
     assert context is not None, "Spark runs writers in tasks"
     return context
+
+
+# Rows are counted, so bytes have to be bounded too: a body is held in memory on both sides.
+MAX_BODY = 4 << 20
+_OPTIONAL = ("exclude_socket", "broadcast_type")
+
+
+def publication_bodies(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[pa.RecordBatch]:
+    """Raises UserMistake for a row without a stream, a value or a needed uid."""
+    columns = {"stream": _stream(batch, options), "value": _value(batch)}
+    if (uid := _uid(batch, options)) is not None:
+        columns["uid"] = uid
+    for name in _OPTIONAL:
+        if name in batch.schema.names:
+            columns[name] = batch.column(name).cast(pa.string())
+    whole = pa.RecordBatch.from_pydict(columns)
+    yield from _bodies(whole, options.batch_rows)
+
+
+def _bodies(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    fitting = max(1, MAX_BODY * batch.num_rows // max(batch.nbytes, 1))
+    step = min(most, fitting)
+    for start in range(0, batch.num_rows, step):
+        yield batch.slice(start, step)
+
+
+def _stream(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array:
+    """The option wins over the column, as Kafka's `topic` does: forwarded rows rarely belong into their old stream."""
+    if options.stream:
+        return pa.repeat(pa.scalar(options.stream), batch.num_rows)
+    return _whole(batch.column("stream").cast(pa.string()), "stream")
+
+
+def _value(batch: pa.RecordBatch) -> pa.Array:
+    column = batch.column("value")
+    if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
+        raise UserMistake(f"the column value is JSON text, as string or binary, not {column.type}; to_json() makes it")
+    return _whole(column.cast(pa.binary()), "value")
+
+
+def _uid(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array | None:
+    name = next((name for name in ("uid", "idempotency_key") if name in batch.schema.names), None)
+    if name is None:
+        return None
+    column = batch.column(name).cast(pa.string())
+    return _whole(column, name) if options.delivery is Delivery.KEYED else column
+
+
+def _whole(column: pa.Array, name: str) -> pa.Array:
+    """Raises UserMistake for rows without it. Empty names, keys and values are invalid too."""
+    if absent := column.null_count + (pc.sum(pc.equal(pc.binary_length(column), 0)).as_py() or 0):
+        raise UserMistake(f"{absent} rows have no {name}")
+    return column

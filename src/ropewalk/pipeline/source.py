@@ -3,6 +3,7 @@
 Two readers exist for each query: one in a driver process, which may remember, and copies in tasks, which may not.
 """
 
+import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,30 +12,41 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
-from ropewalk.model.journal import Marks, ShardMark, ShardSpan
-from ropewalk.pipeline.batch_plan import Load, plan
-from ropewalk.pipeline.cutting import oldest
-from ropewalk.pipeline.edges import Edges
-from ropewalk.pipeline.offsets import OffsetJson, Piece, Spans, advance, between, decode, encode, latest, remaining, told
-from ropewalk.pipeline.options import SourceOptions
-from ropewalk.pipeline.piece_reader import PieceReader
-from ropewalk.pipeline.pushdown import Pushed, absorb
-from ropewalk.pipeline.rows import KeptRows
-from ropewalk.pipeline.times import RowTimes
-from ropewalk.pipeline.wire import Wire
+from ropewalk.model.errors import UserMistake
+from ropewalk.model.journal import Marks, ShardMark, ShardSpan, oldest_kept
+from ropewalk.pipeline.batch_plan import TaskRanges, oldest, plan
+from ropewalk.pipeline.journal_client import JournalClient
+from ropewalk.pipeline.offsets import (
+    OffsetJson,
+    PositionRange,
+    Spans,
+    advance,
+    begin_of,
+    decode,
+    earliest,
+    encode,
+    end_offsets,
+    latest,
+    ranges_between,
+    remaining,
+)
+from ropewalk.pipeline.options import EARLIEST, LATEST, Boundary, SourceOptions
+from ropewalk.pipeline.rows import KeptRows, Pushed, RangeReader, absorb
+from ropewalk.pipeline.tiered import ArchiveTable, RowTimes
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
+
 SAMPLE_BYTES = 1 << 16
 
 
 @dataclass
-class ShardRanges(InputPartition):
-    """One task's pieces."""
+class TaskPartition(InputPartition):
+    """One task's ranges."""
 
-    load: Load
+    ranges: TaskRanges
 
 
 class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -42,17 +54,17 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._wire = Wire(options.address)
-        self._edges = Edges(options, self._wire)
+        self._client = JournalClient(options.address)
+        self._resolver = OffsetResolver(options, self._client)
         self._first: OffsetJson | None = None
         self._target: Marks | None = None
         self._done: OffsetJson | None = None
         self._granted_at = time.monotonic()
 
     def initialOffset(self) -> OffsetJson:
-        # Spark asks twice and plans with the second answer; were it another one, what lies between would be lost.
+        # Spark calls this twice and plans with the second result. If they differed, the rows between would be lost.
         if self._first is None:
-            self._first = self._pinned(encode(self._edges.resolve(self._options.start, self._edges.spans())))
+            self._first = self._pinned(encode(self._resolver.resolve(self._options.start, self._resolver.spans())))
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -62,11 +74,11 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(batch_limits.max_bytes) if batch_limits.max_bytes else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = latest(self._edges.spans())
+        self._target = latest(self._resolver.spans())
 
     def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:
         self._finished(start)
-        spans = self._edges.spans()
+        spans = self._resolver.spans()
         end = self._target or latest(spans)
         begin = complete(decode(start), end)
         lags = remaining(spans, begin, end)
@@ -78,17 +90,17 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode({shard: advance(shard, spans[shard], begin[shard], end[shard], granted[shard]) for shard in end})
 
     def reportLatestOffset(self) -> OffsetJson:
-        return told(self._edges.spans())
+        return end_offsets(self._resolver.spans())
 
     def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
         stop = decode(end)
         begin = complete(decode(start), stop)
-        # The journal is asked only where an epoch ends: within one the marks say it all.
-        spans = self._edges.spans() if any(begin[shard].epoch != stop[shard].epoch for shard in stop) else {}
+        # The journal is only queried where a generation ends: within one, the marks are enough.
+        spans = self._resolver.spans() if any(begin[shard].epoch != stop[shard].epoch for shard in stop) else {}
         # Without a consumer, "latest" of a run that crashed before its first batch was done may lie behind that of this run.
-        lying = _forward if start == self._first else between
-        pieces = [piece for shard in stop for piece in lying(shard, spans.get(shard, ()), begin[shard], stop[shard])]
-        return [ShardRanges(load) for load in plan(pieces, self._options.batch_limits)]
+        between = _forward if start == self._first else ranges_between
+        ranges = [positions for shard in stop for positions in between(shard, spans.get(shard, ()), begin[shard], stop[shard])]
+        return [TaskPartition(of_task) for of_task in plan(ranges, self._options.batch_limits)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         return _read(self._options, partition)
@@ -97,12 +109,12 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark asks for the next batch only once the one before is done for good, and after the last batch it asks too, which
         it does not with `commit`. So a consumer's mark is where the next batch would begin."""
         if self._options.consumer and start != self._done:
-            self._wire.move(self._options.consumer, start)
+            self._client.move(self._options.consumer, start)
             self._done = start
 
     def _pinned(self, offset: OffsetJson) -> OffsetJson:
         """Where a consumer by this name began for the first time, so that "latest" stays what it was through a crash."""
-        return self._wire.pin(self._options.consumer, offset) if self._options.consumer else offset
+        return self._client.pin(self._options.consumer, offset) if self._options.consumer else offset
 
     def _too_few(self, rows: int) -> bool:
         batch_limits = self._options.batch_limits
@@ -111,7 +123,7 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _oldest(self, limit: int, spans: Spans, begin: Marks, end: Marks, lags: dict[int, int]) -> dict[int, int]:
         """Every shard's part of a batch of at most `limit` rows."""
-        times = RowTimes(self._wire, self._options.archive, spans)
+        times = RowTimes(self._client, self._options.archive, spans)
         return oldest(
             lags,
             limit,
@@ -127,13 +139,13 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min((rows for rows in (batch_limits.max_rows or None, by_bytes) if rows is not None), default=None)
 
     def _rows_in(self, size: int, spans: Spans, begin: Marks, lags: dict[int, int]) -> int:
-        """The journal does not tell bytes, so a sample of the longest queue speaks for all."""
+        """The journal does not report bytes, so take a sample of the shard with the highest lag."""
         shard = max(lags, key=lambda shard: lags[shard])
         span = next((span for span in reversed(spans[shard]) if span.end > span.first), None)
         if span is None:  # all of it is gone, and what stands for it is small
             return lags[shard]
         first = max(span.first, begin[shard].position) if begin[shard].epoch == span.epoch else span.first
-        sample = self._wire.read(shard, min(first, span.end - 1), span.end, SAMPLE_BYTES)
+        sample = self._client.read(shard, min(first, span.end - 1), span.end, SAMPLE_BYTES)
         rows: int = size * sample.num_rows // max(sample.nbytes, 1)
         return max(1, rows)
 
@@ -146,11 +158,11 @@ class ShardBatchReader(DataSourceReader):
         self._pushed = Pushed()
 
     def partitions(self) -> Sequence[InputPartition]:
-        edges = Edges(self._options, Wire(self._options.address))
-        spans = edges.spans()
-        begin, stop = edges.resolve(self._options.start, spans), edges.resolve(self._options.end, spans)
-        pieces = [piece for shard in stop for piece in _forward(shard, spans[shard], begin[shard], stop[shard])]
-        return [ShardRanges(load) for load in plan(self._pushed.clip(pieces), self._options.batch_limits)]
+        resolver = OffsetResolver(self._options, JournalClient(self._options.address))
+        spans = resolver.spans()
+        begin, stop = resolver.resolve(self._options.start, spans), resolver.resolve(self._options.end, spans)
+        ranges = [positions for shard in stop for positions in _forward(shard, spans[shard], begin[shard], stop[shard])]
+        return [TaskPartition(of_task) for of_task in plan(self._pushed.clip(ranges), self._options.batch_limits)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         return _read(self._options, partition, self._pushed.kept)
@@ -170,8 +182,8 @@ class PushdownBatchReader(ShardBatchReader):
 
 def _read(options: SourceOptions, partition: InputPartition, kept: KeptRows | None = None) -> Iterator["pa.RecordBatch"]:
     # Where there is nothing to read, Spark runs one task all the same, with a partition of its own.
-    for piece in partition.load if isinstance(partition, ShardRanges) else ():
-        yield from PieceReader(options, piece, kept).batches()
+    for positions in partition.ranges if isinstance(partition, TaskPartition) else ():
+        yield from RangeReader(options, positions, kept).batches()
 
 
 def complete(begin: Marks, end: Marks) -> Marks:
@@ -179,7 +191,111 @@ def complete(begin: Marks, end: Marks) -> Marks:
     return {shard: begin.get(shard, ShardMark("", 0)) for shard in end}
 
 
-def _forward(shard: int, own: Sequence[ShardSpan], begin: ShardMark, end: ShardMark) -> list[Piece]:
+def _forward(shard: int, own: Sequence[ShardSpan], begin: ShardMark, end: ShardMark) -> list[PositionRange]:
     """An end before the start is nothing to read, where a person has given both or a query has just begun."""
     backward = begin.epoch == end.epoch and end.position < begin.position
-    return [] if backward else between(shard, own, begin, end)
+    return [] if backward else ranges_between(shard, own, begin, end)
+
+
+# Kafka's numbers for the two words, inside JSON.
+_LATEST_NUMBER = -1
+_EARLIEST_NUMBER = -2
+
+
+class OffsetResolver:
+    """Resolves start and end offsets to marks, from the journal and the archive if there is one."""
+
+    def __init__(self, options: SourceOptions, client: JournalClient) -> None:
+        self._options = options
+        self._client = client
+
+    def spans(self) -> Spans:
+        """The shards that this query reads."""
+        spans = self._client.spans()
+        assign = self._options.selection.assign
+        if absent := sorted(set(assign) - set(spans)):
+            raise UserMistake(f"the journal has the shards 0 to {len(spans) - 1}; the option assign names {absent}")
+        return {shard: own for shard, own in spans.items() if not assign or shard in assign}
+
+    def resolve(self, boundary: Boundary, spans: Spans) -> Marks:
+        if boundary.timestamp is not None:
+            return {shard: self._since(shard, own, boundary.timestamp) for shard, own in spans.items()}
+        if boundary.offsets == LATEST:
+            return latest(spans)
+        oldest = self._oldest(spans)
+        if boundary.offsets == EARLIEST:
+            return oldest
+        # Shards without a start begin at the earliest position, shards without an end stop at the latest.
+        return _from_json(
+            boundary.offsets, spans, oldest, _LATEST_NUMBER if boundary is self._options.end else _EARLIEST_NUMBER
+        )
+
+    def _oldest(self, spans: Spans) -> Marks:
+        if not self._options.archive:
+            return earliest(spans)
+        archive = ArchiveTable(self._options.archive)
+        return {shard: _reaching(own, archive.first(shard)) for shard, own in spans.items()}
+
+    def _since(self, shard: int, own: Sequence[ShardSpan], timestamp: int) -> ShardMark:
+        oldest = oldest_kept(own)
+        if self._options.archive and oldest:
+            archived = ArchiveTable(self._options.archive).first_since(shard, timestamp)
+            if archived is not None and archived < oldest.first:
+                return _at(own, archived)
+        for span in own:
+            if (position := self._halve(span, timestamp)) < span.end:
+                return ShardMark(span.epoch, position)
+        return latest({shard: own})[shard]
+
+    def _halve(self, span: ShardSpan, timestamp: int) -> int:
+        low, high = span.first, span.end
+        while low < high:
+            middle = (low + high) // 2
+            if self._time(span.shard, middle) < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _time(self, shard: int, position: int) -> float:
+        registered = self._client.read(shard, position, position + 1, max_bytes=1).column("timestamp")[0].as_py()
+        return float(registered.timestamp() * 1000)
+
+
+def _reaching(own: Sequence[ShardSpan], archived: int | None) -> ShardMark:
+    oldest = earliest({0: own})[0]
+    return oldest if archived is None or archived >= oldest.position else _at(own, archived)
+
+
+def _at(own: Sequence[ShardSpan], position: int) -> ShardMark:
+    """A later generation of a shard begins above all positions of the one before, so a position determines its generation."""
+    if not own:
+        return ShardMark("", position)
+    span = next((span for span in own if position < span.end), own[-1])
+    # There are no rows between two generations, but there may be below the first known one.
+    return ShardMark(span.epoch, max(position, begin_of(span)) if position >= begin_of(own[0]) else position)
+
+
+def _from_json(text: str, spans: Spans, oldest: Marks, left_out: int) -> Marks:
+    """`{"0": {"e": "…", "p": 12}}` as a query's progress shows it, or `{"0": 12}` with -2 and -1 for the two words."""
+    try:
+        given = {int(shard): mark for shard, mark in json.loads(text).items()}
+        return {shard: _mark(given.get(shard, left_out), oldest[shard], own) for shard, own in spans.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserMistake(
+            f'offsets are written like {{"0": 12, "1": -2}} or as a query\'s progress shows them, not {text!r}'
+        ) from error
+
+
+def _mark(given: object, oldest: ShardMark, own: Sequence[ShardSpan]) -> ShardMark:
+    match given:
+        case int() if given == _LATEST_NUMBER:
+            return ShardMark(own[-1].epoch, own[-1].end) if own else oldest
+        case int() if given == _EARLIEST_NUMBER:
+            return oldest
+        case int() if given >= 0:
+            return _at(own, given)
+        case {"e": str(name), "p": int(position)}:
+            return ShardMark(name, position)
+        case _:
+            raise ValueError(given)

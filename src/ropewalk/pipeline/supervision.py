@@ -1,4 +1,4 @@
-"""Keeping a job alive: what is done when an attempt ends. Time and chance are passed in, nothing here waits.
+"""Supervises a job: restarts failed attempts. Clock and randomness are parameters, nothing here waits.
 
 A failed attempt is followed by another one, later and later, and after too many in a row without a batch by none.
 """
@@ -29,7 +29,6 @@ _INCURABLE = ("UserMistake:", "DataLoss:", "ModuleNotFoundError:", "ImportError:
 
 
 class Condition(StrEnum):
-    STARTING = "starting"  # Spark does, which the job needs
     WAITING = "waiting"  # for its first attempt, or the next one
     RUNNING = "running"
     DONE = "done"
@@ -40,7 +39,7 @@ class Condition(StrEnum):
 ENDED = (Condition.DONE, Condition.STOPPED, Condition.FAILED)
 
 RESTARTS = 5
-"""Failures in a row after which a job is given up, unless the run says otherwise."""
+"""Default number of consecutive failures after which a job is given up."""
 
 
 class Attempt(Protocol):
@@ -75,7 +74,7 @@ class Unit:
         self.condition = Condition.WAITING
         self.error = ""
         self.exit_code = 0
-        self.exhausted = False  # given up after too many failures, of which another process might see none
+        self.exhausted = False  # given up after too many failures; a new process may succeed
         self.restarts = 0
         self.progress = QueryProgress()
         self._start = start
@@ -120,7 +119,7 @@ class Unit:
             self.condition, self._heard = Condition.RUNNING, self._clock()
 
     def _look(self, attempt: Attempt) -> None:
-        # Asked in this order: what is reported between the two questions is not lost.
+        # In this order, so that a report between the two calls is not lost.
         finished = attempt.finished()
         before, self.progress = self.progress, attempt.progress()
         if self.progress.reports > before.reports:
@@ -147,19 +146,19 @@ class Unit:
         if self.exhausted or incurable(error):
             self._give_up(error)
             return
-        self.error = told(error)
+        self.error = error_summary(error)
         self.condition = Condition.WAITING
         self._due = self._clock() + self._policy.backoff.delay(self._in_a_row, self._chance)
         self._in_a_row += 1
         self.restarts += 1
 
     def _give_up(self, error: BaseException) -> None:
-        self.condition, self.error = Condition.FAILED, told(error)
+        self.condition, self.error = Condition.FAILED, error_summary(error)
         self.exit_code = MISTAKEN if isinstance(error, UserMistake) or "UserMistake:" in self.error else 1
 
 
-def told(error: BaseException) -> str:
-    """The sentence that helps. Spark hands an error of Python code on inside its own, whose first line says only that."""
+def error_summary(error: BaseException) -> str:
+    """The line with the cause. Spark wraps errors of Python code into its own message."""
     lines = str(error).splitlines()
     starts = [number for number, line in enumerate(lines) if _TRACEBACK in line]
     raised = next((line for line in lines[starts[-1] + 1 :] if _RAISED.match(line)), "") if starts else ""
@@ -168,4 +167,4 @@ def told(error: BaseException) -> str:
 
 def incurable(error: BaseException) -> bool:
     """Another attempt would find the same."""
-    return isinstance(error, UserMistake | ImportError) or any(name in told(error) for name in _INCURABLE)
+    return isinstance(error, UserMistake | ImportError) or any(name in error_summary(error) for name in _INCURABLE)

@@ -102,7 +102,7 @@ class JobTable:
         return [AddAction(path, size, {"date": date}, milliseconds(), True, json.dumps(stats))]
 
     def overwrite(self, batch: int, rows: pa.Table) -> None:
-        """These rows instead of all that were there; their files go, too, for nobody reads an older version."""
+        """These rows instead of all that were there; their files are deleted: older versions are not read."""
         Path(self._root).mkdir(parents=True, exist_ok=True)
         write_deltalake(self._root, rows, mode="overwrite", commit_properties=self._properties(batch, ""))
         DeltaTable(self._root).vacuum(0, dry_run=False, enforce_retention_duration=False)
@@ -111,7 +111,7 @@ class JobTable:
         return read_table(self._root)
 
     def between(self, column: str, low: object, high: object, dates: Sequence[str]) -> pa.Table | None:
-        """Rows of these dates whose `column` lies in [low, high]; None where there is no table yet."""
+        """Rows of these dates whose `column` lies in [low, high]; None if the table does not exist."""
         table = opened(self._root)
         if table is None:
             return None
@@ -122,7 +122,7 @@ class JobTable:
         """Everything in the table, for Spark to read. Only what its log names: other files are waste."""
         table = DeltaTable(self._root)
         frame = spark.read.option("basePath", self._root).parquet(*table.file_uris())
-        # What a directory's name says comes typed by its looks.
+        # Spark guesses the types of partition columns.
         return frame.withColumns({name: frame[name].cast("string") for name in self._partition_by})
 
     def note(self) -> str:
@@ -173,8 +173,8 @@ def job_tables(state_dir: Path) -> list[str]:
 
 
 def join_files(root: str) -> int:
-    """Small files of a job's table are joined, by date. How many there were. Raises DamagedFile where one was changed: joined
-    with others it could not be told any more."""
+    """Small files of a job's table are joined, by date. How many there were. Raises DamagedFile if one was changed: after
+    joining, that could not be detected."""
     table = opened(root)
     if table is None:
         return 0

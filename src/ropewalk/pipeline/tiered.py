@@ -5,7 +5,8 @@ not as it was written gives no rows.
 """
 
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -13,10 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from ropewalk.model.journal import ShardSpan
 from ropewalk.pipeline.checked import DamagedFile, read_file
+from ropewalk.pipeline.journal_client import JournalClient, JournalRefused
+from ropewalk.pipeline.offsets import Spans
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
 
 ANYWHERE = 2**63 - 1
 
@@ -44,7 +49,7 @@ class ArchiveTable:
     """The table as it is when this is made. Where a file of it was compacted and vacuumed away since, it is opened again: the
     same rows are in other files then.
 
-    A damaged file is told to `damaged` and passed over; without one, DamagedFile is raised.
+    A damaged file is passed to `damaged` and skipped; without that callback, DamagedFile is raised.
     """
 
     def __init__(self, root: str, damaged: Callable[[DamagedFile], None] | None = None) -> None:
@@ -141,3 +146,65 @@ def _overlapping(files: list[ArchiveFile]) -> Iterator[list[ArchiveFile]]:
         group.append(file)
     if group:
         yield group
+
+
+WINDOW_ROWS = 4096
+WINDOW_BYTES = 1 << 16
+LAST = 1 << 62
+"""Behind all rows that are there: lost by damage, or never written."""
+
+
+class RowTimes:
+    """As the journal is while one batch is planned."""
+
+    def __init__(self, client: JournalClient, archive: str, spans: Spans) -> None:
+        self._client = client
+        self._root = archive
+        self._spans = spans
+        self._known: dict[tuple[int, int], int] = {}
+
+    def at(self, shard: int, position: int) -> int:
+        """Microseconds of the row at a position of a shard."""
+        if (shard, position) not in self._known:
+            self._known[shard, position] = self._asked(shard, position)
+        return self._known[shard, position]
+
+    def _asked(self, shard: int, position: int) -> int:
+        span = _reaching(self._spans[shard], position)
+        if position < (LAST if span is None else span.first):
+            for table in self._archived(shard, position, LAST if span is None else span.first):
+                return self._note(shard, table)
+        return LAST if span is None else self._registered(shard, max(position, span.first), span.end)
+
+    def _archived(self, shard: int, first: int, end: int) -> list[pa.Table]:
+        """The beginning of what the archive has of a range, if anything."""
+        if self._archive is None:
+            return []
+        for stop in (min(first + WINDOW_ROWS, end), end):
+            for table in self._archive.rows(shard, first, stop, ["position", "timestamp"]):
+                return [table]
+        return []
+
+    def _registered(self, shard: int, first: int, end: int) -> int:
+        try:
+            table = self._client.read(shard, first, min(first + WINDOW_ROWS, end), WINDOW_BYTES)
+        except JournalRefused:  # retention has overtaken us: it was among the oldest
+            return 0
+        return self._note(shard, table) if table.num_rows else 0
+
+    def _note(self, shard: int, table: pa.Table) -> int:
+        """Returns the time of the first row."""
+        positions = table.column("position").to_pylist()
+        times = table.column("timestamp").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
+        self._known |= {(shard, position): time for position, time in zip(positions, times, strict=True)}
+        first: int = times[0]
+        return first
+
+    @cached_property
+    def _archive(self) -> ArchiveTable | None:
+        return ArchiveTable(self._root) if self._root else None
+
+
+def _reaching(own: Sequence[ShardSpan], position: int) -> ShardSpan | None:
+    """The first span that has this row or later ones."""
+    return next((span for span in own if position < span.end and span.first < span.end), None)

@@ -16,10 +16,10 @@ import aiohttp
 from ropewalk.client import CableError, Gap, Message, connect
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Position
-from ropewalk.pipeline.offsets import Piece
+from ropewalk.pipeline.journal_client import JournalClient
+from ropewalk.pipeline.offsets import PositionRange
 from ropewalk.pipeline.options import SourceOptions, source_options
-from ropewalk.pipeline.piece_reader import DataLoss, PieceReader
-from ropewalk.pipeline.wire import Wire
+from ropewalk.pipeline.rows import DataLoss, RangeReader
 from tests.spark.chaos.traffic import QUICK, Traffic
 
 PAGE = 200
@@ -146,15 +146,15 @@ class ColdReaders:
 
     def _shard(self) -> str:
         """A range over the place where the journal begins, or any other."""
-        span = self._chance.choice([span for spans in Wire(self._options.address).spans().values() for span in spans])
+        span = self._chance.choice([span for spans in JournalClient(self._options.address).spans().values() for span in spans])
         seam = span.first - self._chance.randrange(RANGE)
         first = max(0, seam if self._chance.random() < 0.5 else self._chance.randrange(max(1, span.end)))
-        piece = Piece(span.shard, span.epoch, first, min(span.end, first + RANGE))
+        positions = PositionRange(span.shard, span.epoch, first, min(span.end, first + RANGE))
         try:
-            rows = list(_rows(self._options, piece))
+            rows = list(_rows(self._options, positions))
         except DataLoss:
             return GAP
-        assert [row["position"] for row in rows] == list(range(piece.first, piece.end))
+        assert [row["position"] for row in rows] == list(range(positions.first, positions.end))
         for row in rows:
             if row["event"] == "publish":
                 self._saw(row["stream"], row["epoch"], row["offset"], json.loads(row["value"]), row["offset"])
@@ -165,6 +165,6 @@ class ColdReaders:
         assert self.seen.setdefault((stream, epoch, offset), value) == value, f"{stream} has two messages {offset}"
 
 
-def _rows(options: SourceOptions, piece: Piece) -> Iterator[dict[str, Any]]:
-    for batch in PieceReader(options, piece).batches():
+def _rows(options: SourceOptions, positions: PositionRange) -> Iterator[dict[str, Any]]:
+    for batch in RangeReader(options, positions).batches():
         yield from batch.to_pylist()

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from ropewalk.pipeline.cutting import FULL, oldest
+from ropewalk.pipeline.batch_plan import FULL, oldest
 
 Journal = Mapping[int, Sequence[int]]
 

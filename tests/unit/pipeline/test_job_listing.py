@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from ropewalk.cli.pipeline import as_markdown, as_table
 from ropewalk.pipeline.context import BatchOptions
-from ropewalk.pipeline.job_listing import as_markdown, as_table
 from ropewalk.pipeline.registry import BUILT_IN, Job, load_jobs
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "jobs.md"

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.pipeline.options import Delivery, Edge, sink_options, source_options
+from ropewalk.pipeline.options import Boundary, Delivery, sink_options, source_options
 
 URL = {"url": "http://127.0.0.1:8080/"}
 
 
 def test_stream_starts_at_latest_and_batch_at_earliest() -> None:
-    assert source_options(URL, streaming=True).start == Edge("latest")
-    assert source_options(URL, streaming=False).start == Edge("earliest")
+    assert source_options(URL, streaming=True).start == Boundary("latest")
+    assert source_options(URL, streaming=False).start == Boundary("earliest")
 
 
 def test_option_names_are_case_insensitive() -> None:
@@ -40,7 +40,7 @@ def test_invalid_option_is_named(subtests: pytest.Subtests) -> None:
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay"),
         ({"tiered": "true"}, "archive"),
         ({"archive": "s3a://bucket/archive"}, "like /mnt/archive, not 's3a://bucket/archive'"),
-        ({"archive": "/nowhere/archive"}, "the option archive: there is no directory /nowhere/archive"),
+        ({"archive": "/nowhere/archive"}, "the option archive: directory /nowhere/archive does not exist"),
         ({"url": "127.0.0.1"}, "url"),
         ({"url": "http://"}, "url"),
         ({"url": "http://127.0.0.1:port"}, "url"),

@@ -2,7 +2,7 @@
 
 from io import StringIO
 
-from ropewalk.pipeline.pace import Bar, Pace, chunks
+from ropewalk.pipeline.jobs.replay import Bar, Pace, chunks
 from ropewalk.testing.clock import ManualClock
 
 

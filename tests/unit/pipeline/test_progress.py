@@ -6,7 +6,7 @@ from typing import Any
 
 from ropewalk.model.journal import GENERATION_SIZE, ShardSpan
 from ropewalk.pipeline.display import Display, JobLine, lag_text
-from ropewalk.pipeline.offsets import told
+from ropewalk.pipeline.offsets import end_offsets
 from ropewalk.pipeline.progress import ProgressTally, QueryProgress, lag_of
 from ropewalk.testing.clock import ManualClock
 
@@ -73,7 +73,7 @@ def test_lag_includes_older_generations() -> None:
         1: [ShardSpan(1, "a", 40, 50), ShardSpan(1, "b", GENERATION_SIZE, GENERATION_SIZE + 7)],
         2: [ShardSpan(2, "a", 0, 10), ShardSpan(2, "b", GENERATION_SIZE, GENERATION_SIZE + 7)],
     }
-    source = {"endOffset": marks(s0=("a", 90), s2=("b", GENERATION_SIZE + 7)), "latestOffset": json.dumps(told(spans))}
+    source = {"endOffset": marks(s0=("a", 90), s2=("b", GENERATION_SIZE + 7)), "latestOffset": json.dumps(end_offsets(spans))}
 
     assert lag_of({"sources": [source]}) == {0: 10 + 20 + 3, 1: 10 + 7, 2: 0}
 

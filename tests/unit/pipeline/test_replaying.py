@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.pipeline.jobs.replay import ReplayOptions
-from ropewalk.pipeline.replaying import ReplaySelection, check_name, remember
+from ropewalk.pipeline.jobs.replay import ReplayOptions, ReplaySelection, check_name, remember
 
 CHATS = ReplaySelection("archive", "/archive", pattern="chat/.*")
 

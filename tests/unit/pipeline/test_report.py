@@ -6,8 +6,7 @@ import pytest
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.context import Context, Place
-from ropewalk.pipeline.jobs.audit import AuditOptions, audit, write_report
-from ropewalk.pipeline.report import AuditReport, Part
+from ropewalk.pipeline.jobs.audit import AuditOptions, AuditReport, Part, audit, write_report
 
 
 def context(home: Path) -> Context:

@@ -1,4 +1,4 @@
-"""A run of jobs without Spark: its output, its board and its metrics port."""
+"""A run of jobs without Spark: its output, its locks and its metrics port."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.pipeline.board import Board
 from ropewalk.pipeline.context import BatchOptions, Context, JobOptions, Place, RunSession, StreamOptions
 from ropewalk.pipeline.display import Display
 from ropewalk.pipeline.registry import Job
-from ropewalk.pipeline.runner import PipelineRunner, RunPlan
+from ropewalk.pipeline.runner import PipelineRunner, RunPlan, locked
 from ropewalk.testing.clock import ManualClock
 
 
@@ -42,16 +41,16 @@ class Query:
 
 
 class RecordedRun:
-    """A run in its own directory. Records the board when the Spark session would start."""
+    """A run in its own directory. Records the output so far when the Spark session would start."""
 
     def __init__(self, home: Path) -> None:
-        self.board = Board(home)
         self.out = StringIO()
-        self.seen: list[list[str]] = []
+        self.seen: list[str] = []
+        self.names: list[str] = []
         self._context = Context(Place("http://127.0.0.1:1", "", "", home), self._session)
 
     def _session(self) -> Any:
-        self.seen.append([note.condition for note in self.board.notes()])
+        self.seen.append(self.out.getvalue())
 
     def run(self, body: Callable[..., Any], options: JobOptions, port: int | None = None, available_now: bool = False) -> int:
         return self.run_all({"job": body}, options, port, available_now)
@@ -59,12 +58,15 @@ class RecordedRun:
     def run_all(
         self, bodies: dict[str, Callable[..., Any]], options: JobOptions, port: int | None = None, available_now: bool = False
     ) -> int:
-        runner = PipelineRunner(self._context, self.board, Display(ManualClock(0.0), self.out), available_now, restarts=0)
+        self.runner = PipelineRunner(self._context, Display(ManualClock(0.0), self.out), available_now, restarts=0)
+        self.names = list(bodies)
         plans = [RunPlan(name, Job(name, "", type(options), body), options) for name, body in bodies.items()]
-        return runner.run(plans, port)
+        return self.runner.run(plans, port)
 
     def conditions(self) -> dict[str, str]:
-        return {note.job: note.condition for note in self.board.notes()}
+        """The last one shown of each job."""
+        lines = [line.split() for line in self.out.getvalue().splitlines()]
+        return {words[0]: words[1] for words in lines if words[0] in self.names and "was given up" not in " ".join(words)}
 
 
 @pytest.fixture
@@ -98,12 +100,18 @@ def test_finite_run_continues_without_metrics_if_the_port_is_in_use(
     assert "goes on without metrics" in recorded.out.getvalue()
 
 
-def test_starting_spark_is_shown_and_written_to_the_board(recorded: RecordedRun) -> None:
+def test_starting_spark_is_shown(recorded: RecordedRun) -> None:
     assert recorded.run(finish, BatchOptions()) == 0
 
-    assert recorded.seen[0] == ["starting"]
-    assert recorded.out.getvalue().startswith("starting Spark …\n")
-    assert [note.condition for note in recorded.board.notes()] == ["done"]
+    assert recorded.seen[0] == "starting Spark …\n"
+    assert recorded.conditions() == {"job": "done"}
+
+
+def test_job_that_runs_from_the_same_directory_is_rejected(recorded: RecordedRun, tmp_path: Path) -> None:
+    with locked(tmp_path, "job"), pytest.raises(UserMistake, match="job is already running"):
+        recorded.run(finish, BatchOptions())
+
+    assert recorded.run(finish, BatchOptions()) == 0
 
 
 def test_dropped_rows_are_warned_about_once(recorded: RecordedRun) -> None:
@@ -154,12 +162,13 @@ def test_mistake_in_one_job_does_not_end_the_others(recorded: RecordedRun) -> No
 
 def test_stopped_run_does_not_start_the_jobs_behind(recorded: RecordedRun) -> None:
     def stop(context: Context, _: object) -> int:
-        recorded.board.ask_to_stop("second")
+        recorded.runner.stop()
+        context.stopping.wait()
         return 0
 
     assert recorded.run_all({"first": stop, "second": fail}, BatchOptions(), available_now=True) == 0
 
-    assert recorded.conditions() == {"first": "done", "second": "stopped"}
+    assert recorded.conditions() == {"first": "stopped", "second": "stopped"}
 
 
 def test_jobs_share_one_session_also_after_its_jvm_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

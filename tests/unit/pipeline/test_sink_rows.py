@@ -7,7 +7,7 @@ import pytest
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.options import Address, Delivery, SinkOptions
-from ropewalk.pipeline.sink_rows import outgoing
+from ropewalk.pipeline.sink import publication_bodies
 
 KEYED = SinkOptions(Address("http://127.0.0.1:1"), delivery=Delivery.KEYED)
 
@@ -18,7 +18,7 @@ def batch(**columns: list[str | None]) -> pa.RecordBatch:
 
 
 def test_complete_batch_is_sent_unchanged() -> None:
-    (body,) = outgoing(batch(), KEYED)
+    (body,) = publication_bodies(batch(), KEYED)
     assert body.column("uid").to_pylist() == ["x", "y", "z"]
 
 
@@ -27,13 +27,13 @@ def test_empty_and_null_cells_are_rejected(subtests: pytest.Subtests) -> None:
     for (cells, count), column in product(cases, ["stream", "value", "uid"]):
         message = f"^{count} rows have no {column}$"
         with subtests.test(column=column, cells=cells), pytest.raises(UserMistake, match=message):
-            list(outgoing(batch(**{column: cells}), KEYED))
+            list(publication_bodies(batch(**{column: cells}), KEYED))
 
 
 def test_uid_is_optional_unless_it_is_the_key() -> None:
-    (body,) = outgoing(batch(uid=["", None, "z"]), SinkOptions(KEYED.address))
+    (body,) = publication_bodies(batch(uid=["", None, "z"]), SinkOptions(KEYED.address))
     assert body.num_rows == 3
 
 
 def test_empty_batch_sends_nothing() -> None:
-    assert list(outgoing(batch(stream=[], value=[], uid=[]), KEYED)) == []
+    assert list(publication_bodies(batch(stream=[], value=[], uid=[]), KEYED)) == []

@@ -3,7 +3,7 @@
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.progress import QueryProgress
-from ropewalk.pipeline.supervision import Condition, Policy, Unit, told
+from ropewalk.pipeline.supervision import Condition, Policy, Unit, error_summary
 from ropewalk.testing.clock import ManualClock
 
 SPARK_ERROR = """\
@@ -11,7 +11,7 @@ SPARK_ERROR = """\
 Traceback (most recent call last):
   File "worker.py", line 1, in process
     rows = read()
-ropewalk.pipeline.piece_reader.DataLoss: shard 3, epoch 'e': positions 4 to 9 are no longer in the journal.
+ropewalk.pipeline.rows.DataLoss: shard 3, generation 'e': positions 4 to 9 are no longer in the journal.
 	at org.apache.spark.Thing
 """
 
@@ -108,7 +108,7 @@ def test_permanent_error_is_not_retried() -> None:
         UserMistake("no such column"),
         RuntimeError(SPARK_ERROR),
         ModuleNotFoundError("No module named 'pandas'"),
-        RuntimeError(SPARK_ERROR.replace("ropewalk.pipeline.piece_reader.DataLoss", "ModuleNotFoundError")),
+        RuntimeError(SPARK_ERROR.replace("ropewalk.pipeline.rows.DataLoss", "ModuleNotFoundError")),
     )
     for error in errors:
         job = SupervisedJob()
@@ -148,11 +148,11 @@ def test_stop_ends_the_attempt_or_the_pause() -> None:
 
 
 def test_summary_of_an_error_is_the_python_exception() -> None:
-    assert told(RuntimeError(SPARK_ERROR)) == (
-        "ropewalk.pipeline.piece_reader.DataLoss: shard 3, epoch 'e': positions 4 to 9 are no longer in the journal."
+    assert error_summary(RuntimeError(SPARK_ERROR)) == (
+        "ropewalk.pipeline.rows.DataLoss: shard 3, generation 'e': positions 4 to 9 are no longer in the journal."
     )
-    assert told(RuntimeError("\n  first\nsecond")) == "first"
-    assert told(KeyError()) == "KeyError"
+    assert error_summary(RuntimeError("\n  first\nsecond")) == "first"
+    assert error_summary(KeyError()) == "KeyError"
 
 
 def test_job_without_a_report_is_silent_until_the_next_one() -> None:

@@ -6,15 +6,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from ropewalk.model.journal import GENERATION_SIZE, ShardSpan
+from ropewalk.pipeline.journal_client import JournalClient, JournalRefused
 from ropewalk.pipeline.options import Address
-from ropewalk.pipeline.times import LAST, RowTimes
-from ropewalk.pipeline.wire import JournalRefused, Wire
+from ropewalk.pipeline.tiered import LAST, RowTimes
 from tests.archive_writer import START, Scribe, message
 
 START_MICROSECONDS = round(START.timestamp() * 1_000_000)
 
 
-class FakeJournal(Wire):
+class FakeJournal(JournalClient):
     """A journal with a row per second. Rows below `trimmed` are gone."""
 
     def __init__(self, trimmed: int = 0) -> None:
@@ -38,16 +38,16 @@ def seconds(times: RowTimes, *positions: int) -> list[float]:
     return [(times.at(0, position) - START_MICROSECONDS) / 1_000_000 for position in positions]
 
 
-def times(*own: ShardSpan, wire: Wire | None = None, archive: str = "") -> RowTimes:
+def times(*own: ShardSpan, client: JournalClient | None = None, archive: str = "") -> RowTimes:
     spans: Sequence[ShardSpan] = own
-    return RowTimes(wire or FakeJournal(), archive, {0: spans})
+    return RowTimes(client or FakeJournal(), archive, {0: spans})
 
 
 def test_neighbouring_rows_are_read_once() -> None:
-    wire = FakeJournal()
+    client = FakeJournal()
 
-    assert seconds(times(ShardSpan(0, "e", 0, 1000), wire=wire), 5, 6, 900, 5) == [5, 6, 900, 5]
-    assert wire.requests == 1
+    assert seconds(times(ShardSpan(0, "e", 0, 1000), client=client), 5, 6, 900, 5) == [5, 6, 900, 5]
+    assert client.requests == 1
 
 
 def test_missing_row_has_the_time_of_the_next_row() -> None:
@@ -60,7 +60,7 @@ def test_missing_row_has_the_time_of_the_next_row() -> None:
 
 
 def test_row_trimmed_meanwhile_has_time_0() -> None:
-    assert times(ShardSpan(0, "e", 0, 20), wire=FakeJournal(trimmed=10)).at(0, 5) == 0
+    assert times(ShardSpan(0, "e", 0, 20), client=FakeJournal(trimmed=10)).at(0, 5) == 0
 
 
 def test_times_of_trimmed_rows_are_read_from_the_archive(tmp_path: Path) -> None:

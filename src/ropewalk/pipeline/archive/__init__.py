@@ -1,6 +1,6 @@
 """The archive: everything the journal ever held, as one Delta table, sorted so that a stream's range is found by statistics.
 
-Invariant: only what the Delta log names exists; a file that no commit names is waste, whoever left it there.
+Invariant: only what the Delta log names exists; a file without a commit is garbage.
 """
 
 from ropewalk.pipeline.archive.compact import Compaction, compact

@@ -1,7 +1,7 @@
 """Which table a query writes, remembered beside its checkpoint, so that it never goes on in another one.
 
 Invariant: a query that has archived something refuses a table that is not there, is another one, or has less than what
-it left. Otherwise an archive that vanished would be begun anew in silence, and the journal told to let go of what it had.
+it left. Otherwise a lost archive would be recreated silently, and the journal would delete rows that no longer exist elsewhere.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class Binding(Struct, frozen=True):
     table: str
     version: int
     reached: dict[int, int] = {}
-    """By shard, the end of what was archived by then. Older versions did not write it."""
+    """By shard, the end of the archived rows after that commit. Older versions did not write it."""
 
 
 def check(root: str, checkpoint: str, app: str, batch: int) -> None:
@@ -35,12 +35,12 @@ def check(root: str, checkpoint: str, app: str, batch: int) -> None:
     if batch > 0 and (table is None or table.transaction_version(app) is None):
         raise UserMistake(
             f"this query has run before (its next batch is {batch}), but {root} has nothing of it: put the archive back, or "
-            "give the query another checkpoint to begin anew"
+            "give the query another checkpoint to start over"
         )
 
 
 def check_started(root: str, checkpoint: str) -> None:
-    """The same before a query starts, as far as can be said then."""
+    """The part of `check` that is possible before the query starts."""
     if (bound := _read(checkpoint)) is not None:
         check_bound(root, checkpoint, bound)
 
@@ -48,18 +48,18 @@ def check_started(root: str, checkpoint: str) -> None:
 def check_bound(root: str, checkpoint: str, bound: Binding) -> None:
     table = opened(root)
     if table is None:
-        fault = "there is no table any more"
+        fault = "the table is missing"
     elif str(table.metadata().id) != bound.table:
         fault = "there is another table now"
     elif table.version() < bound.version:
         fault = f"the table is at version {table.version()} and was at {bound.version}: an older copy was put there"
     elif lost := _lost(reached(table), bound.reached):
-        fault = f"it has lost what was archived last ({lost}): commits in its _delta_log are damaged or missing"
+        fault = f"it has lost its last rows ({lost}): commits in its _delta_log are damaged or missing"
     else:
         return
     raise UserMistake(
         f"the archive {root} is not the one that the checkpoint {checkpoint} belongs to: {fault}. Put it back, or move the "
-        "checkpoint away to begin anew"
+        "checkpoint away to start over"
     )
 
 
@@ -89,7 +89,7 @@ def _read(checkpoint: str) -> Binding | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Binding)
     except msgspec.MsgspecError as error:
-        raise UserMistake(f"{path} cannot be read ({error}): it says which archive the query writes") from error
+        raise UserMistake(f"{path} cannot be read ({error}): it names the archive that the query writes") from error
 
 
 def _path(checkpoint: str) -> Path | None:

@@ -29,7 +29,7 @@ and how often a row is rewritten grows with the logarithm of the table, not with
 
 
 class Compaction(Struct, frozen=True):
-    """What was done; `rows` were rewritten. `damaged`: files that were left alone, and what is wrong with each."""
+    """The result: `rows` is the number of rewritten rows, `damaged` names the skipped files and the fault of each."""
 
     files_before: int = 0
     files_after: int = 0
@@ -129,7 +129,7 @@ def _rows(root: Path, file: _File) -> pa.Table:
     except FileNotFoundError:
         raise DamagedFile(file.path, "is missing") from None
     if len(rows) != file.rows:
-        raise DamagedFile(file.path, f"holds {len(rows)} rows; its statistics say {file.rows}")
+        raise DamagedFile(file.path, f"holds {len(rows)} rows; its statistics: {file.rows}")
     return rows
 
 

@@ -1,7 +1,7 @@
 """Which positions the archive's files hold, and how far the journal may delete its own copies of them.
 
 Invariant: a position counts as archived only if a file that the table names now has it: by the statistics of a file
-without holes, by the rows of any other file. What commits say was archived once counts for nothing here.
+without holes, by the rows of any other file. The extents in the commits are not used here.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Whether the files of the archive are what its log says of them: there, unchanged, with the rows of their statistics."""
+"""Checks the files of the archive against its log: present, unchanged, with the rows of their statistics."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ class FileFault(Struct, frozen=True):
 
 
 def checked_files(table: DeltaTable, root: str, seen: Callable[[int, int], None] = lambda done, total: None) -> list[FileFault]:
-    """What is wrong with the files that the table names. `seen` is told how many of how many were looked at."""
+    """The damaged files of the table. Calls `seen` with the number of checked files and the total."""
     files = archive_files(table)
     faults: list[FileFault] = []
     for number, file in enumerate(files, 1):
@@ -33,7 +33,7 @@ def checked_files(table: DeltaTable, root: str, seen: Callable[[int, int], None]
 def _fault(path: Path, file: ArchiveFile) -> tuple[str, bool] | None:
     try:
         if not unchanged(path):
-            return CHANGED, False  # nobody knows which of its pages can be read, and with what result
+            return CHANGED, False  # some of its pages may be unreadable or wrong
         held = _extent(path)
         size = path.stat().st_size
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def _fault(path: Path, file: ArchiveFile) -> tuple[str, bool] | None:
     told = (file.rows, file.first, file.end - 1)
     if held != told:
         return (
-            f"holds {held[0]} rows at positions {held[1]} to {held[2]}; its statistics say {told[0]} at {told[1]} to {told[2]}",
+            f"holds {held[0]} rows at positions {held[1]} to {held[2]}; its statistics: {told[0]} at {told[1]} to {told[2]}",
             True,
         )
     return None if size == file.size else (CHANGED, True)

@@ -33,7 +33,7 @@ TABLE = pa.schema([*SCHEMA, pa.field("date", pa.string()), pa.field("shard", pa.
 
 _ORDER = ("stream", "offset", "position")
 _PACKED = ("position", "offset", "timestamp", "sequence")
-_DESCRIBED = ("position", "stream", "offset", "timestamp")  # the columns whose extremes a commit tells
+_DESCRIBED = ("position", "stream", "offset", "timestamp")  # the columns with minimum and maximum in the commit
 _SHARD_NAMES = ("shard", "partition")  # the journal's word, and Kafka's for the same thing
 
 
@@ -108,7 +108,7 @@ def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table, row
 
 
 def losses(rows: pa.Table) -> list[tuple[int, int]]:
-    """The ranges [first, end) of positions that are lost, as the rows of event `gap` tell them."""
+    """The ranges [first, end) of lost positions, from the rows of event `gap`."""
     details = rows.filter(pc.equal(rows["event"], GAP))["detail"].to_pylist()
     found = [msgspec.json.decode(detail, type=_Loss) for detail in details]
     return [(loss.first, max(loss.end, loss.first)) for loss in found]

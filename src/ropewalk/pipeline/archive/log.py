@@ -35,7 +35,7 @@ _SCHEMA = Schema.from_arrow(TABLE)
 
 
 class Extent(NamedTuple):
-    """What was archived of one generation of a shard: from the first to the last position."""
+    """The archived positions of one generation of a shard: the first and the last."""
 
     shard: int
     generation: int
@@ -177,7 +177,7 @@ def _refuse_overlap(archived: Mapping[int, int], files: Sequence[Written]) -> No
         end = archived.get(file.shard, 0)
         if file.first < end:
             raise UserMistake(
-                f"position {file.first} of shard {file.shard} is below what is archived already ({end}): the query lost its "
+                f"position {file.first} of shard {file.shard} is below the end of the archive ({end}): the query lost its "
                 "checkpoint (begin where the archive ends: starting=archive for the job, startingOffsets for a query of your "
                 "own) or reads another journal (which needs another path)"
             )

@@ -8,9 +8,9 @@ from deltalake.exceptions import DeltaError
 from ropewalk.model.errors import RopewalkError
 from ropewalk.pipeline.archive.coverage import archived_end, covered
 from ropewalk.pipeline.archive.log import Extent, held, opened
+from ropewalk.pipeline.journal_client import JournalClient
 from ropewalk.pipeline.offsets import Spans, by_shard
 from ropewalk.pipeline.tiered import ArchiveFile, archive_files
-from ropewalk.pipeline.wire import Wire
 
 logger = logging.getLogger("ropewalk.archive")
 
@@ -19,7 +19,7 @@ def archived_positions(root: str, journal: Spans | None = None) -> dict[int, int
     """By shard: the journal may go below this position, because the archive's files have what it holds there.
 
     Files that are missing or cut short do not count. A newer generation counts only if the archive has the older ones to the
-    ends that `journal` tells.
+    ends that `journal` lists.
     """
     table = opened(root)
     if table is None:
@@ -33,10 +33,11 @@ def archived_positions(root: str, journal: Spans | None = None) -> dict[int, int
     return {shard: archived_end(own, runs.get(shard, ()), spans.get(shard, ())) for shard, own in extents.items()}
 
 
-def report_archived(wire: Wire, root: str) -> None:
-    """Tell the server how far the archive is, less than before too. A failure is logged: the next report makes up for it."""
+def report_archived(client: JournalClient, root: str) -> None:
+    """Report the end of the archive to the server, even if it is lower than before. Failures are logged, and
+    corrected by the next report."""
     try:
-        journal = wire.journal()
+        journal = client.journal()
         found = archived_positions(root, by_shard(journal.spans, journal.shards))
         ends = dict.fromkeys(journal.archived, 0) | found
         for shard, end in sorted(ends.items()):
@@ -45,9 +46,9 @@ def report_archived(wire: Wire, root: str) -> None:
                     "the archive has lost rows; the journal keeps what it still has of them",
                     extra={"archive": root, "shard": shard, "archived_before": before, "archived_now": end},
                 )
-        wire.archived(ends)
+        client.archived(ends)
     except (RopewalkError, DeltaError, OSError) as error:
-        logger.warning("the server was not told what is archived", extra={"reason": str(error)})
+        logger.warning("cannot report archived positions to the server", extra={"reason": str(error)})
 
 
 def _complete(root: str, file: ArchiveFile) -> bool:

@@ -3,14 +3,16 @@
 Invariant: a file's name is never used again, so that a batch which runs twice overwrites nothing that is committed.
 """
 
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
+from msgspec import Struct
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -19,16 +21,62 @@ from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.archive import binding
 from ropewalk.pipeline.archive.layout import Written, partitioned, write_file
 from ropewalk.pipeline.archive.log import append
-from ropewalk.pipeline.archive.options import ArchiveOptions, archive_options
 from ropewalk.pipeline.archive.reporting import report_archived
-from ropewalk.pipeline.wire import Wire
+from ropewalk.pipeline.journal_client import JournalClient
+from ropewalk.pipeline.options import TOKEN_VARIABLE, Address, local_path
+
+_OURS = {"path", "url", "token", "cafile", "txnappid"}
+_SPARKS = {"checkpointlocation", "queryname", "outputmode"}
+
+
+class ArchiveOptions(Struct, frozen=True):
+    """The options of one query.
+
+    Args:
+        root: the table's directory.
+        server: receives the archived positions; None sends no reports.
+        app: the writer's name in the table's transactions; "" uses the query's id from its checkpoint.
+        checkpoint: the query's checkpoint, "" if Spark does not pass it.
+    """
+
+    root: str
+    server: Address | None = None
+    app: str = ""
+    checkpoint: str = ""
+
+
+def archive_options(given: Mapping[str, str]) -> ArchiveOptions:
+    """Raises UserMistake that names the option."""
+    options = {name.lower(): value.strip() for name, value in given.items()}
+    unknown = sorted(options.keys() - _OURS - _SPARKS)
+    if unknown:
+        raise UserMistake(
+            f"the format ropewalk_archive has no option {unknown[0]!r}; it has path, url, token, caFile, txnAppId"
+        )
+    if not options.get("path"):
+        raise UserMistake("the format ropewalk_archive needs the option path: the directory of the archive's table")
+    return ArchiveOptions(
+        local_path(options["path"]),
+        _server(options),
+        options.get("txnappid", ""),
+        options.get("checkpointlocation", ""),
+    )
+
+
+def _server(options: Mapping[str, str]) -> Address | None:
+    """Without retries: the next batch reports again."""
+    if not (url := options.get("url", "").rstrip("/")):
+        return None
+    token = options.get("token", os.environ.get(TOKEN_VARIABLE, ""))
+    return Address(url, token, retries=0, ca=options.get("cafile", ""))
+
 
 _FILE_NAME = re.compile(r"[\w.-]{1,80}")
 
 
 @dataclass(frozen=True)
 class TaskFiles(WriterCommitMessage):
-    """What one task wrote, and for which query."""
+    """The files that one task wrote, and the id of its query."""
 
     query: str
     files: tuple[Written, ...]
@@ -48,8 +96,8 @@ class ArchiveSource(DataSource):
 
 
 class ArchiveWriter(DataSourceStreamArrowWriter):
-    """It has no `abort`: Spark calls that for a commit of which it did not hear the end too, and such a commit may have named
-    the files, or be about to. What failed attempts leave behind is for vacuum."""
+    """It has no `abort`: Spark also calls that for a commit with an unknown result, and such a commit may still name the files.
+    Vacuum deletes the files of failed attempts."""
 
     def __init__(self, options: ArchiveOptions) -> None:
         self._options = options
@@ -79,7 +127,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
                 _remove(self._options.root, files)
         finally:
             if self._options.server is not None:
-                report_archived(Wire(self._options.server), self._options.root)
+                report_archived(JournalClient(self._options.server), self._options.root)
 
     def _append(self, app: str, batch: int, files: Sequence[Written]) -> bool:
         root, checkpoint = self._options.root, self._options.checkpoint

@@ -1,7 +1,7 @@
-"""Vacuum: deletes files that no reader and no writer can want any more.
+"""Vacuum: deletes files that readers and writers no longer need.
 
 Invariant: a file goes only if no commit since the retention names it, and if it cannot belong to a commit that is still
-under way. The commits themselves are asked, not the clock alone: a file's name says which batch wrote it.
+under way. The commits decide, not only the clock: the name of a file contains its batch.
 """
 
 import json
@@ -56,8 +56,8 @@ def _data_files(root: Path) -> Iterator[Path]:
 
 
 def _names(table: DeltaTable, root: Path, begin: float) -> dict[str, float]:
-    """The files that commits since `begin` name, and when they were last named: for ever by the table as it is, else by whoever
-    added or removed them. A log that was cleaned up ends earlier; what only older commits name is as good as unnamed."""
+    """The files that commits since `begin` name, with the time they were last named: infinity for files of the current table,
+    else the time of the commit that added or removed them. A log that was cleaned up starts later."""
     names: dict[str, float] = {}
     for version in range(table.version(), -1, -1):
         try:

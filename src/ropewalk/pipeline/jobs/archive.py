@@ -13,9 +13,9 @@ from ropewalk.pipeline.archive.binding import check_started
 from ropewalk.pipeline.archive.log import archive_ends
 from ropewalk.pipeline.archive.reporting import report_archived
 from ropewalk.pipeline.context import Context, StreamOptions
+from ropewalk.pipeline.journal_client import JournalClient
 from ropewalk.pipeline.options import EARLIEST
 from ropewalk.pipeline.registry import job
-from ropewalk.pipeline.wire import Wire
 
 AT_ITS_END = "archive"
 
@@ -31,7 +31,7 @@ class ArchiveJobOptions(StreamOptions, frozen=True, kw_only=True):
 @job("archive", "copy the journal into the archive, exactly once", ArchiveJobOptions)
 def archive(context: Context, options: ArchiveJobOptions) -> DataStreamWriter:
     place, checkpoint = context.place, context.checkpoint(options)
-    report_archived(Wire(place.address), place.archive_dir)  # first: an archive that is refused has lost rows
+    report_archived(JournalClient(place.address), place.archive_dir)  # first: an archive that is refused has lost rows
     check_started(place.archive_dir, checkpoint)
     begin = beginning(options.starting, place.archive_dir, checkpoint)
     # A batch that was committed here before Spark noted it runs again, and by then the journal may have let go of its rows: the

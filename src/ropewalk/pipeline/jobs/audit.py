@@ -1,12 +1,13 @@
 """`audit`: proves the log. Journal and archive together have every position once, per shard, generation, stream and epoch;
-where both have a row it is the same; the archive's files are those that were written."""
+where both have a row it is the same; the archive's files are unchanged."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta
+import msgspec
+from msgspec import Meta, Struct
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -17,10 +18,61 @@ from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.log import Extent, held, opened
 from ropewalk.pipeline.archive.reporting import report_archived
 from ropewalk.pipeline.context import BatchOptions, Context
+from ropewalk.pipeline.journal_client import JournalClient, JournalState
 from ropewalk.pipeline.registry import job
-from ropewalk.pipeline.report import AuditFault, AuditReport, Part
 from ropewalk.pipeline.transforms.audit import COMPARED, differences, faults, shards, streams, within
-from ropewalk.pipeline.wire import JournalState, Wire
+
+
+class AuditFault(Struct, frozen=True):
+    """`kind`: stream, log (journal and archive together), journal, archive, file or difference. `where` and `what` are for
+    people."""
+
+    kind: str
+    where: str
+    what: str
+
+
+class Part(Struct, frozen=True):
+    """How much one side holds."""
+
+    shards: int = 0
+    rows: int = 0
+
+    @classmethod
+    def of(cls, extents: Mapping[tuple[int, int], tuple[int, int, int, int]]) -> "Part":
+        return cls(len({shard for shard, _ in extents}), sum(rows for _, _, rows, _ in extents.values()))
+
+
+class AuditReport(Struct, frozen=True):
+    """`compared` rows lie in both and were held against each other. Of each kind only the first faults are named."""
+
+    streams: int
+    messages: int
+    journal: Part
+    archive: Part
+    compared: int
+    faults: tuple[AuditFault, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        return not self.faults
+
+    @property
+    def json(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode({"holds": self.holds, **msgspec.structs.asdict(self)})) + b"\n"
+
+    @property
+    def text(self) -> str:
+        lines = [
+            f"journal   {self.journal.rows:>12,} rows in {self.journal.shards} shards",
+            f"archive   {self.archive.rows:>12,} rows in {self.archive.shards} shards",
+            f"compared  {self.compared:>12,} rows, journal with archive",
+            f"streams   {self.streams:>12,} with {self.messages:,} messages",
+            *(f"FAULT     {fault.kind}: {fault.where}: {fault.what}" for fault in self.faults),
+            "the log holds" if self.holds else "the log does NOT hold",
+        ]
+        return "\n".join(lines)
+
 
 EXAMPLES = 20
 FILES_TOLD = 1000
@@ -60,10 +112,10 @@ def write_report(report: AuditReport, path: Path) -> None:
 
 
 def audited(context: Context) -> AuditReport:
-    # In this order: what is registered meanwhile is not missed, and what the journal lets go of meanwhile is in the archive.
-    wire = Wire(context.place.address)
-    state = wire.journal()
-    report_archived(wire, context.place.archive_dir)  # rows that the archive has lost are kept from now on
+    # Order matters: rows registered meanwhile are not expected, and rows that retention deletes meanwhile are in the archive.
+    client = JournalClient(context.place.address)
+    state = client.journal()
+    report_archived(client, context.place.archive_dir)  # rows that the archive has lost are kept from now on
     journal = _columns(context.journal_now(failOnDataLoss="false").withColumnRenamed("partition", "shard")).cache()
     try:
         journal.count()
@@ -73,7 +125,7 @@ def audited(context: Context) -> AuditReport:
 
 
 def report_of(context: Context, state: JournalState, journal: DataFrame) -> AuditReport:
-    """What is wrong with these rows of the journal and the archive of this run."""
+    """Audit these rows of the journal against the archive of this run."""
     table = opened(context.place.archive_dir)
     broken = [] if table is None else checked_files(table, context.place.archive_dir, _told(context))
     archived = context.archive_now(without=[each.path for each in broken if not each.readable])
@@ -127,11 +179,11 @@ def _extents(rows: DataFrame | None) -> Extents:
 
 
 def _claim_faults(told: Mapping[int, int], archived: Sequence[Extent]) -> list[AuditFault]:
-    """The server lets go of what it was told is archived."""
+    """The server deletes rows that were reported as archived."""
     ends = {extent.shard: extent.last + 1 for extent in sorted(archived)}
     return [
         AuditFault(
-            "archive", f"shard {shard}", f"the server was told that it has the positions up to {end - 1}, and it has not"
+            "archive", f"shard {shard}", f"positions up to {end - 1} were reported to the server as archived, but are missing"
         )
         for shard, end in sorted(told.items())
         if ends.get(shard, 0) < end
@@ -139,9 +191,9 @@ def _claim_faults(told: Mapping[int, int], archived: Sequence[Extent]) -> list[A
 
 
 def _expected(spans: Sequence[ShardSpan], archived: Sequence[Extent]) -> dict[GenerationKey, tuple[int, int]]:
-    """Positions [first, end) that journal and archive together must have, by what each of them says of itself.
+    """Positions [first, end) that journal and archive together must have, according to their own metadata.
 
-    A generation of which the journal tells only where it ended must be in the archive if anything before it is.
+    A generation of which the journal lists only the end must be in the archive if an earlier one is.
     """
     wanted: dict[GenerationKey, tuple[int, int]] = {
         (each.shard, each.generation): (each.first, each.last + 1) for each in archived
@@ -167,8 +219,7 @@ def _log_faults(found: Extents, wanted: dict[GenerationKey, tuple[int, int]]) ->
         if missing:
             faults.append(AuditFault("log", _named(generation), f"{missing} of the positions {first} to {end - 1} are missing"))
     strange = [
-        AuditFault("log", _named(generation), "nobody knows of this generation")
-        for generation in sorted(found.keys() - wanted.keys())
+        AuditFault("log", _named(generation), "unknown generation") for generation in sorted(found.keys() - wanted.keys())
     ]
     return faults + strange
 

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.context import Context, StreamOptions
 from ropewalk.pipeline.registry import job
-from ropewalk.pipeline.supervision import told
+from ropewalk.pipeline.supervision import error_summary
 from ropewalk.pipeline.tables import query_id
 from ropewalk.pipeline.transforms.derive import SOURCE, publications, source
 
@@ -73,7 +73,7 @@ def _result(context: Context, options: DeriveOptions, rows: DataFrame) -> DataFr
         rows.createOrReplaceTempView(SOURCE)
         return rows.sparkSession.sql(options.sql)
     except PySparkException as error:
-        raise UserMistake(f"[pipeline.derive] sql: {told(error)}") from error
+        raise UserMistake(f"[pipeline.derive] sql: {error_summary(error)}") from error
 
 
 def _function(name: str) -> Callable[[DataFrame], DataFrame]:

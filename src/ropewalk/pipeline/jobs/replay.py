@@ -1,16 +1,19 @@
-"""`replay`: what was published once is published again, in order, at any pace, under the same or other names.
+"""`replay`: publishes rows again, in order, at any pace, under the same or other names.
 
 Each row is sent under its position in its shard, and the server passes over positions that it has seen of this selection, under
 the replay's name: a replay that was cut off goes on when it is run again, also if the archive has grown meanwhile.
 """
 
+import hashlib
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO, TypeVar
 
+import msgspec
 import pyarrow as pa
-from msgspec import Meta
+from msgspec import Meta, Struct
 from pyspark.sql import DataFrame, Row
 
 from ropewalk.model.errors import UserMistake
@@ -19,12 +22,140 @@ from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.log import opened
 from ropewalk.pipeline.config import moment
 from ropewalk.pipeline.context import BatchOptions, Context
-from ropewalk.pipeline.pace import Bar, Pace, chunks
+from ropewalk.pipeline.journal_client import JournalClient, ipc
 from ropewalk.pipeline.registry import job
-from ropewalk.pipeline.replaying import ReplaySelection, check_name, remember
 from ropewalk.pipeline.supervision import INTERRUPTED
 from ropewalk.pipeline.transforms.replay import check_expressions, chosen, in_order, renamed
-from ropewalk.pipeline.wire import Wire, ipc
+
+_DIGITS = 16
+
+
+class ReplaySelection(Struct, frozen=True, omit_defaults=True):
+    """Which rows, and the names they get. `archive` is the directory of the archive they come from; times are in UTC."""
+
+    source: str
+    archive: str = ""
+    pattern: str = ""
+    since: str = ""
+    until: str = ""
+    match: str = ""
+    to: str = ""
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:_DIGITS]
+
+    def producer(self, name: str, shard: int) -> str:
+        return f"{name}:{self.digest}:{shard}"
+
+
+def check_name(state_dir: Path, name: str, selection: ReplaySelection) -> None:
+    """Raises UserMistake where the name belongs to another selection."""
+    path = _path(state_dir, name)
+    if not path.exists():
+        return
+    try:
+        known = msgspec.json.decode(path.read_bytes(), type=ReplaySelection)
+    except msgspec.MsgspecError as error:
+        raise UserMistake(f"{path} cannot be read ({error}): it holds the selection of the replay {name!r}") from error
+    if known != selection:
+        raise UserMistake(
+            f"the replay {name!r} was begun with another selection: {_differences(known, selection)}. Give this one a name of "
+            "its own with replay.name, or continue with the first selection"
+        )
+
+
+def remember(state_dir: Path, name: str, selection: ReplaySelection) -> None:
+    """Before its first row is published."""
+    path = _path(state_dir, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".new")
+    beside.write_bytes(msgspec.json.encode(selection))
+    beside.replace(path)
+
+
+def _path(state_dir: Path, name: str) -> Path:
+    return state_dir / "replays" / f"{name}.json"
+
+
+def _differences(before: ReplaySelection, now: ReplaySelection) -> str:
+    old, new = msgspec.structs.asdict(before), msgspec.structs.asdict(now)
+    return ", ".join(f"{key} was {old[key]!r} and is {new[key]!r}" for key in old if old[key] != new[key])
+
+
+T = TypeVar("T")
+
+CHUNK_ROWS = 1000
+BAR_WIDTH = 30
+BAR_SECONDS = 0.2
+PLAIN_SECONDS = 10.0
+
+
+class Pace:
+    """`speed` 2 halves the time between rows, 0 takes none. The first row is due at once."""
+
+    def __init__(self, speed: float, clock: Callable[[], float], wait: Callable[[float], object]) -> None:
+        self._speed = speed
+        self._clock = clock
+        self._wait = wait
+        self._began: tuple[float, float] | None = None
+
+    def delay(self, timestamp: float) -> float:
+        """Seconds until a row of this time is due, 0 if it is."""
+        if self._began is None:
+            self._began = (self._clock(), timestamp)
+        if not self._speed:
+            return 0.0
+        start, first = self._began
+        return max(0.0, start + (timestamp - first) / self._speed - self._clock())
+
+    def wait(self, seconds: float) -> None:
+        self._wait(seconds)
+
+
+def chunks(rows: Iterable[T], pace: Pace, timestamp: Callable[[T], float], most: int = CHUNK_ROWS) -> Iterator[list[T]]:
+    """Group rows that are due together. Yields a group, then waits until the next row is due."""
+    due: list[T] = []
+    for row in rows:
+        at = timestamp(row)
+        if due and (len(due) >= most or pace.delay(at)):
+            yield due
+            due = []
+        if delay := pace.delay(at):  # asked again, for publishing takes its time
+            pace.wait(delay)
+        due.append(row)
+    if due:
+        yield due
+
+
+class Bar:
+    """How far it is. On a terminal a bar that fills, elsewhere a line now and then."""
+
+    def __init__(self, total: int, clock: Callable[[], float], out: TextIO | None = None) -> None:
+        self._total = total
+        self._clock = clock
+        self._out = out or sys.stderr
+        self._began = clock()
+        self._next = 0.0
+
+    def show(self, done: int) -> None:
+        now = self._clock()
+        if now < self._next and done < self._total:
+            return
+        self._next = now + (BAR_SECONDS if self._out.isatty() else PLAIN_SECONDS)
+        self._write(done, done / max(now - self._began, 1e-9))
+
+    def end(self) -> None:
+        if self._out.isatty():
+            self._out.write("\n")
+
+    def _write(self, done: int, rate: float) -> None:
+        filled = BAR_WIDTH * done // self._total
+        bar = "█" * filled + "·" * (BAR_WIDTH - filled)
+        text = f"{bar} {100 * done // self._total:>3} %  {done:,} of {self._total:,} rows  {rate:,.0f}/s"
+        self._out.write(f"\r\x1b[2K{text}" if self._out.isatty() else f"{text}\n")
+        self._out.flush()
+
 
 PART_ROWS = 50_000
 EXAMPLES = 5
@@ -58,7 +189,7 @@ class ReplayOptions(BatchOptions, frozen=True, kw_only=True):
         return ReplaySelection(self.source, archive, self.pattern, since, until, self.match, self.to)
 
 
-@job("replay", "publish what is in the archive or the journal again, in order", ReplayOptions)
+@job("replay", "publish rows of the archive or the journal again, in order", ReplayOptions)
 def replay(context: Context, options: ReplayOptions) -> int:
     selection = options.selection(str(Path(context.place.archive_dir).absolute()))
     check_name(context.place.state_dir, options.name, selection)
@@ -71,13 +202,13 @@ def replay(context: Context, options: ReplayOptions) -> int:
         context.say("replay: there is nothing to publish")
         return 0
     remember(context.place.state_dir, options.name, selection)
-    wire, bar = Wire(context.place.address), Bar(total, time.monotonic)
+    client, bar = JournalClient(context.place.address), Bar(total, time.monotonic)
     pace = Pace(options.speed, time.monotonic, context.stopping.wait)
     published = skipped = 0
     for chunk in chunks(_ordered(rows, total), pace, lambda row: row["timestamp"].timestamp()):
         if context.stopping.is_set():
             break
-        answer = wire.publish(ipc(_body(options.name, selection, chunk)))
+        answer = client.publish(ipc(_body(options.name, selection, chunk)))
         published += answer.published
         skipped += answer.skipped
         bar.show(published + skipped)
@@ -106,7 +237,7 @@ def _source(context: Context, options: ReplayOptions) -> DataFrame:
     if options.fail_on_data_loss and (absent := missing_positions(table, context.place.archive_dir)):
         lost = ", ".join(f"shard {each.shard} positions {each.first} to {each.end - 1}" for each in absent[:EXAMPLES])
         raise UserMistake(
-            f"the archive lacks rows ({lost}); `ropewalk pipeline run audit` tells more, fail_on_data_loss=false "
+            f"the archive lacks rows ({lost}); see `ropewalk pipeline run audit`; fail_on_data_loss=false "
             "publishes what there is"
         )
     return archived

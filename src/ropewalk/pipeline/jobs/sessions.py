@@ -14,7 +14,7 @@ from ropewalk.pipeline.transforms.sessions import connections
 
 class SessionsOptions(StreamOptions, frozen=True, kw_only=True):
     vanished_after: Annotated[
-        str, Meta(description="A session that nothing is heard of for so long has ended; an idle one says nothing.")
+        str, Meta(description="A session without rows for this time has ended. Idle sessions write no rows.")
     ] = "168h"
     table: Annotated[str, Meta(description="Directory of the table; empty takes one in `state_dir`.")] = ""
 

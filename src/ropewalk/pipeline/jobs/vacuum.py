@@ -14,7 +14,7 @@ from ropewalk.pipeline.registry import job
 class VacuumOptions(BatchOptions, frozen=True, kw_only=True):
     retention: Annotated[str, Meta(description="How long files stay that readers may still have open.")] = "24h"
     force: Annotated[bool, Meta(description="Delete files of batches too that are written and not committed yet.")] = False
-    dry_run: Annotated[bool, Meta(description="Only say which files would go.")] = False
+    dry_run: Annotated[bool, Meta(description="Dry run: only list the files.")] = False
 
 
 @job("vacuum", "delete files that the archive and other jobs' tables no longer name", VacuumOptions, offline=True)

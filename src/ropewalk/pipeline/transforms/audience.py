@@ -1,6 +1,6 @@
-"""Who listens to which stream and when, out of session rows: a session says what it is subscribed to when that changes.
+"""Subscriptions to streams over time, from session rows: a session writes its subscriptions when they change.
 
-Each subscription is an interval, from the row that tells of it to the one that ends it. Rows of one session share a shard, so
+Each subscription is an interval, from the row that begins it to the one that ends it. Rows of one session share a shard, so
 their positions are their order.
 """
 
@@ -31,7 +31,7 @@ def remaining(intervals: DataFrame) -> DataFrame:
 
 
 def listening(intervals: DataFrame, minutes: DataFrame) -> DataFrame:
-    """A row (stream, minute, sid) for everybody who listened in one of these minutes, or began to in whichever minute."""
+    """A row (stream, minute, sid) for each session that was subscribed in one of these minutes, or subscribed in any minute."""
     heard = intervals.select("sid", "since", "until", "fresh", F.explode("streams").alias("stream"))
     end = F.col("minute") + F.expr("INTERVAL 1 MINUTE")
     during = minutes.join(heard, "stream").where(
@@ -43,7 +43,7 @@ def listening(intervals: DataFrame, minutes: DataFrame) -> DataFrame:
 
 
 def _subscriptions() -> Column:
-    """What a row says of subscriptions: identifiers, each with all its streams, or with none when it has ended."""
+    """The subscriptions of a row: identifiers with their streams, none for an ended one."""
     event = F.col("event")
     whole = F.from_json("detail", _WHOLE)["snapshot"]["subscriptions"]
     return (

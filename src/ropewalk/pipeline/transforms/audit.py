@@ -1,4 +1,4 @@
-"""Proofs over the log, as tables of what is wrong: an empty one is a proof.
+"""Checks of the log, as tables of faults: an empty table is a proof.
 
 Rows are those of journal and archive under the same columns, with `shard` and `position` naming each of them. A shard that lost
 something begins another generation, far above its old positions, and its streams other epochs: everything is proved generation
@@ -65,7 +65,7 @@ def differences(journal: DataFrame, archive: DataFrame) -> DataFrame:
 
 
 def within(rows: DataFrame, common: Mapping[tuple[int, int], tuple[int, int]]) -> DataFrame:
-    """The rows whose position lies in one of the ranges [first, end), which are told by shard and generation."""
+    """The rows whose position lies in one of the ranges [first, end), given by shard and generation."""
     inside = [
         (F.col("shard") == shard) & (F.col("position") >= first) & (F.col("position") < end)
         for (shard, _), (first, end) in common.items()

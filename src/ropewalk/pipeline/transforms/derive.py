@@ -1,4 +1,4 @@
-"""A stream out of others: what a query may say of its source's rows, and how its results become publications."""
+"""A stream out of others: the columns for a query, and the publication of its results."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F

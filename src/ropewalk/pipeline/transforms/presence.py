@@ -1,7 +1,7 @@
 """How many members a stream had, at most and at last, minute by minute, out of `joined` and `left` rows.
 
 Rows of one member may lie in several shards and come in any order and any split. So the figures are a function of all moves of
-a stream, and are computed anew from the first minute that a batch touches: how the moves came does not matter.
+a stream, and are recomputed from the first minute that a batch touches: how the moves came does not matter.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -28,11 +28,11 @@ def moves(rows: DataFrame) -> DataFrame:
 
 
 def figures(moves: DataFrame) -> DataFrame:
-    """A row for each stream and minute in which somebody came or went, of all moves of these streams."""
+    """A row for each stream and minute with joins or leaves, of all moves of these streams."""
     order = ("at", "shard", "position")
     member = Window.partitionBy("stream", "member").orderBy(*order)
     stream = Window.partitionBy("stream").orderBy(*order)
-    # A second join in a row says nothing new, nor does a leave of one who is not there.
+    # Repeated joins, and leaves of absent members, change nothing.
     before = F.coalesce(F.lag("joined").over(member), F.lit(False))
     change = F.col("joined").cast("int") - before.cast("int")
     counted = moves.withColumn("change", change).withColumn(
@@ -43,7 +43,7 @@ def figures(moves: DataFrame) -> DataFrame:
         counted.withColumn("minute", minute)
         .groupBy("stream", "minute")
         .agg(
-            # Those who were there when the minute began count too.
+            # Members present at the beginning of the minute count too.
             F.max(F.greatest("members", F.col("members") - F.col("change"))).alias("peak"),
             F.max_by("members", F.struct(*order)).alias("members"),
             F.sum((F.col("change") > 0).cast("bigint")).alias("joins"),

@@ -1,4 +1,4 @@
-"""Rows of journal or archive as publications again: which of them, in which order, under which names."""
+"""Rows of journal or archive as publications again: selection, order and names."""
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -27,9 +27,9 @@ def check_expressions(spark: SparkSession, pattern: str, match: str, to: str) ->
     Expressions of constants are computed while a query is planned: nothing is read and no task runs if they fail.
     """
     nothing = F.lit("")
-    _check(spark, nothing.rlike(_whole(pattern)), f"pattern is no regular expression: {pattern!r}")
-    _check(spark, nothing.rlike(match), f"match is no regular expression: {match!r}")
-    # With nothing as an alternative it finds something everywhere, and only where it does its groups are asked for.
+    _check(spark, nothing.rlike(_whole(pattern)), f"pattern is not a regular expression: {pattern!r}")
+    _check(spark, nothing.rlike(match), f"match is not a regular expression: {match!r}")
+    # The empty alternative matches everywhere, and groups are only resolved on a match.
     _check(spark, F.regexp_replace(nothing, f"{match}|", to), f"to names a group that match has not: {to!r}")
 
 
@@ -45,7 +45,7 @@ def _whole(pattern: str) -> str:
 
 
 def renamed(rows: DataFrame, match: str, to: str) -> DataFrame:
-    """Streams under new names: what `match` finds becomes `to`, in which $1 … are its groups. No `match`, no change."""
+    """Streams under new names: what `match` finds becomes `to`, with $1 … for its groups. No `match`, no change."""
     return rows.withColumn("stream", F.regexp_replace("stream", match, to)) if match else rows
 
 

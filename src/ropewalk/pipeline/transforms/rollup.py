@@ -60,7 +60,7 @@ def minutely(rows: DataFrame, intervals: DataFrame) -> DataFrame:
 
 
 def combined(parts: DataFrame) -> DataFrame:
-    """Figures of minutes whose parts lie in several rows; with what can be told of them."""
+    """Figures of minutes whose parts lie in several rows; with derived figures."""
     whole = parts.groupBy(*KEYS).agg(
         *(F.sum(name).alias(name) for name in SUMS),
         *(F.hll_union_agg(name).alias(name) for name in SKETCHES),
@@ -75,7 +75,7 @@ def combined(parts: DataFrame) -> DataFrame:
 
 
 def publisher() -> Column:
-    """Who published, where the row knows: the application of a transaction, or the session that asked not to hear itself."""
+    """The publisher, if known: the application of a transaction, or the excluded session."""
     return F.coalesce(F.nullif(F.col("producer"), F.lit("")), F.nullif(F.col("exclude_socket"), F.lit("")))
 
 

@@ -1,12 +1,14 @@
 """Connections and sessions out of the journal's session rows: lengths, reconnects, restores.
 
-Time is the machine's, not the rows': a session is given up when nothing was heard of it for a while of reading, and a shard
+Time is the machine's, not the rows': a session expires when it had no rows for a while of reading, and a shard
 that is read later than the others loses nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import asdict
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -17,7 +19,79 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from ropewalk.pipeline.transforms.connections import ClosedConnection, OpenConnection, advance, ended
+BEGINS = ("connected", "restored", "alive")
+
+
+class OpenConnection(Struct, frozen=True):
+    """A connection that has not ended yet. Times are microseconds: in Spark's state and rows datetimes differ in their zone."""
+
+    session: str
+    how: str
+    began: int
+    seen: int
+    subscriptions: int = 0
+
+
+class ClosedConnection(Struct, frozen=True):
+    """One that has. `reason` is that of its closing, "" when the link was lost, "vanished" when it had no further rows."""
+
+    session: str
+    how: str
+    began: int
+    ended: int
+    seconds: float
+    subscriptions: int
+    kept: bool
+    reason: str
+
+
+class _Snapshot(Struct):
+    subscriptions: dict[str, msgspec.Raw] = {}
+    names: tuple[str, ...] = ()
+
+
+class _Detail(Struct):
+    """The used fields of the details of all kinds."""
+
+    snapshot: _Snapshot = msgspec.field(default_factory=_Snapshot)
+    kept: bool = False
+    reason: str = ""
+
+
+def advance(
+    open_connection: OpenConnection | None, sid: str, row: Mapping[str, Any]
+) -> tuple[OpenConnection | None, ClosedConnection | None]:
+    """The connection after its next row: still open, or closed. Rows of an unknown connection are ignored."""
+    event, at = row["event"], row["at"]
+    detail = msgspec.json.decode(row["detail"] or b"{}", type=_Detail)
+    if open_connection is None:
+        return (_begun(sid, event, at, detail) if event in BEGINS else None), None
+    now = msgspec.structs.replace(
+        open_connection, seen=at, subscriptions=open_connection.subscriptions + (event == "subscribed")
+    )
+    if event == "disconnected":
+        return None, ended(now, detail.kept, detail.reason)
+    return now, None
+
+
+def ended(open_connection: OpenConnection, kept: bool, reason: str) -> ClosedConnection:
+    lasted = (open_connection.seen - open_connection.began) / 1_000_000
+    return ClosedConnection(
+        open_connection.session,
+        open_connection.how,
+        open_connection.began,
+        open_connection.seen,
+        lasted,
+        open_connection.subscriptions,
+        kept,
+        reason,
+    )
+
+
+def _begun(sid: str, event: str, at: int, detail: _Detail) -> OpenConnection:
+    names = detail.snapshot.names
+    return OpenConnection(names[-1] if names else sid, event, at, at, len(detail.snapshot.subscriptions))
+
 
 EVENTS = ("connected", "restored", "alive", "subscribed", "disconnected")
 SCHEMA = (
@@ -81,7 +155,7 @@ class SessionProcessor(StatefulProcessor):
             return
         due = state[-1] + self._vanished_after
         if due > timerValues.getCurrentProcessingTimeInMs():
-            self._handle.registerTimer(due)  # it was heard of since
+            self._handle.registerTimer(due)  # it had rows since
             return
         self._state.clear()
         yield _row(key[0], ended(OpenConnection(*state[:-1]), kept=False, reason="vanished"))

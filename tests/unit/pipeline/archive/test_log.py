@@ -36,7 +36,7 @@ def test_batch_is_committed_once(scribe: Scribe) -> None:
 def test_archived_positions_are_rejected_from_another_query(scribe: Scribe) -> None:
     rows = scribe.rows(messages("a", 1, 3))
     append(str(scribe.root), "query", 0, write_files(scribe, "one", rows))
-    with pytest.raises(UserMistake, match="archived already"):
+    with pytest.raises(UserMistake, match="below the end of the archive"):
         append(str(scribe.root), "other query", 0, write_files(scribe, "two", rows))
 
 

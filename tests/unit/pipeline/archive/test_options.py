@@ -3,7 +3,7 @@
 import pytest
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.pipeline.archive.options import archive_options
+from ropewalk.pipeline.archive.sink import archive_options
 
 
 def test_server_is_optional() -> None:

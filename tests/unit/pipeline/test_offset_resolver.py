@@ -5,9 +5,9 @@ import json
 import pytest
 
 from ropewalk.model.journal import GENERATION_SIZE, ShardMark, ShardSpan
-from ropewalk.pipeline.edges import Edges
-from ropewalk.pipeline.options import Edge, source_options
-from ropewalk.pipeline.wire import Wire
+from ropewalk.pipeline.journal_client import JournalClient
+from ropewalk.pipeline.options import Boundary, source_options
+from ropewalk.pipeline.source import OffsetResolver
 
 OPTIONS = source_options({"url": "http://127.0.0.1:1"}, streaming=True)
 GONE, NEW = ShardSpan(0, "old", 90, 90), ShardSpan(0, "new", GENERATION_SIZE + 20, GENERATION_SIZE + 50)
@@ -15,7 +15,7 @@ GONE, NEW = ShardSpan(0, "old", 90, 90), ShardSpan(0, "new", GENERATION_SIZE + 2
 
 def resolve(offsets: object, *own: ShardSpan) -> ShardMark:
     text = offsets if isinstance(offsets, str) else json.dumps({"0": offsets})
-    return Edges(OPTIONS, Wire(OPTIONS.address)).resolve(Edge(text), {0: own})[0]
+    return OffsetResolver(OPTIONS, JournalClient(OPTIONS.address)).resolve(Boundary(text), {0: own})[0]
 
 
 def test_offset_is_resolved_to_a_mark_in_its_generation(subtests: pytest.Subtests) -> None:

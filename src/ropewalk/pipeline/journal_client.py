@@ -1,7 +1,6 @@
-"""The journal's HTTP endpoints as Spark's processes use them: plain blocking calls, tried again with back-off while that can
-help.
+"""Blocking client of the journal's HTTP endpoints for Spark's processes. Retries with backoff.
 
-A refusal (4xx) is the caller's to understand and is never tried again.
+A refusal (4xx) is raised to the caller and never retried.
 """
 
 import http.client
@@ -30,14 +29,14 @@ ARROW = "application/vnd.apache.arrow.stream"
 # One answer is held in memory whole; several of them fill a batch.
 READ_BYTES = 8 << 20
 TIMEOUT = 60.0
-LONGEST_WAIT = 10.0
+MAX_RETRY_SECONDS = 10.0
 
 Query = Mapping[str, int]
 _NOTHING: Query = {}
 
 
 class JournalRefused(ClientError):
-    """The server understood and said no; `status` and the text are its own."""
+    """An HTTP 4xx response, with the status and the error text of the server."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -45,7 +44,7 @@ class JournalRefused(ClientError):
 
 
 class JournalState(Struct):
-    """What can be read, and up to which position each shard is archived as far as the server was told."""
+    """The readable positions, and by shard the reported end of the archive."""
 
     shards: int
     spans: list[ShardSpan]
@@ -67,8 +66,8 @@ class _ErrorBody(Struct):
     error: str = ""
 
 
-class Wire:
-    """One server's journal, seen from a driver or a task. Safe to make anew wherever it is needed: it holds no connection."""
+class JournalClient:
+    """HTTP client of one server's journal, for drivers and tasks. It holds no connection."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -82,23 +81,23 @@ class Wire:
         return msgspec.json.decode(self._call("GET", "/journal"), type=JournalState)
 
     def read(self, shard: int, first: int, end: int, max_bytes: int = READ_BYTES) -> pa.Table:
-        """The beginning of [first, end), or all of it; exactly cut. Raises JournalRefused for what is not there (any more)."""
+        """The beginning of [first, end), or all of it. Raises JournalRefused for missing or deleted positions."""
         answer = self._call("GET", f"/journal/{shard}", {"from": first, "to": end, "max_bytes": max_bytes})
         return _cut(_joined(answer), first, end)
 
     def pin(self, consumer: str, offset: OffsetJson) -> OffsetJson:
-        """Where this consumer begins: at `offset`, unless it was said before. Not every server keeps consumers."""
+        """Pin the start of this consumer at `offset`, unless it has one. Returns the start. Not all servers store consumers."""
         try:
             kept = self._consumer("POST", consumer, offset)
         except JournalRefused as refused:
             if refused.status in (404, 405):
                 return offset
             raise
-        # It may know of other shards, too, which another query read under this name.
+        # The server may return other shards too, from another query with this name.
         return {shard: kept.get(shard, mark) for shard, mark in offset.items()}
 
     def move(self, consumer: str, offset: OffsetJson) -> None:
-        """It has come this far. A server that does not want to know, or has another journal now, is not argued with."""
+        """Report progress. Ignored if the server stores no consumers or its journal was replaced."""
         with suppress(JournalRefused):
             self._consumer("PUT", consumer, offset)
 
@@ -107,12 +106,12 @@ class Wire:
         return msgspec.json.decode(answer, type=OffsetJson)
 
     def archived(self, positions: Mapping[int, int]) -> None:
-        """The archive has everything below these, by shard."""
+        """Report the end of the archive by shard."""
         body = msgspec.json.encode({"positions": {str(shard): end for shard, end in sorted(positions.items())}})
         self._call("POST", "/journal/archived", _NOTHING, body, JSON)
 
     def stage(self, app: str, batch: int, part: int, attempt: int, sequence: int, body: bytes) -> None:
-        """Leave rows with the server; nobody sees them before the commit."""
+        """Stage rows on the server. They are invisible before the commit."""
         place = {"part": part, "attempt": attempt, "seq": sequence}
         self._call("POST", f"/journal/transactions/{_quote(app)}/{batch}/stage", place, body, ARROW)
 
@@ -123,11 +122,11 @@ class Wire:
         return not msgspec.json.decode(answer, type=_Committed).duplicate
 
     def produce(self, producer: str, sequence: int, body: bytes) -> None:
-        """Publish rows that are numbered from `sequence` on; those the server has seen from this producer are passed over."""
+        """Publish rows that are numbered from `sequence` on; known ones are skipped."""
         self._call("POST", f"/journal/producers/{_quote(producer)}", {"sequence": sequence}, body, ARROW)
 
     def publish(self, body: bytes) -> ProduceReply:
-        """Publish rows that each carry a uid, or a producer and a sequence; those that are known are passed over."""
+        """Publish rows that each carry a uid, or a producer and a sequence; known ones are skipped."""
         return msgspec.json.decode(self._call("POST", "/journal/publications", _NOTHING, body, ARROW), type=ProduceReply)
 
     def _call(self, method: str, path: str, query: Query = _NOTHING, body: bytes | None = None, kind: str = "") -> bytes:
@@ -159,7 +158,7 @@ class Wire:
                     f"{self._address.url} shows a certificate that is not trusted here ({error}): the option caFile names a "
                     "file with the certificates to trust, on every machine that runs tasks"
                 ) from error
-            raise Unavailable(f"{url} gave no answer: {str(error) or type(error).__name__}") from error
+            raise Unavailable(f"{url} did not respond: {str(error) or type(error).__name__}") from error
 
     def _trust(self) -> ssl.SSLContext | None:
         if not (self._address.ca and self._address.url.startswith("https:")):
@@ -180,7 +179,7 @@ class Wire:
         return JournalRefused(error.code, reason)
 
     def _wait(self, attempt: int) -> None:
-        time.sleep(Backoff(self._address.interval, LONGEST_WAIT).delay(attempt, random.random))
+        time.sleep(Backoff(self._address.interval, MAX_RETRY_SECONDS).delay(attempt, random.random))
 
 
 def ipc(batch: pa.RecordBatch) -> bytes:
@@ -192,7 +191,7 @@ def ipc(batch: pa.RecordBatch) -> bytes:
 
 
 def _joined(answer: bytes) -> pa.Table:
-    """One chunk, however small the journal's batches are: whatever is done with a table is done for each of its chunks."""
+    """One chunk, however small the journal's batches are: table operations cost time per chunk."""
     with pa.ipc.open_stream(pa.py_buffer(answer)) as stream:
         batches = list(stream)
         return pa.Table.from_batches([pa.concat_batches(batches)] if batches else [], stream.schema)
