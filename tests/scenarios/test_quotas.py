@@ -5,14 +5,18 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import aiohttp
+import pytest
 
 from ropewalk.adapters.apps.authenticators import issue_token
+from ropewalk.client import connect
+from ropewalk.core.backoff import Backoff
 from ropewalk.protocol.broky.frames import Hello, Reason, Welcome
 from tests.broky_client import BrokyClient, client, stranger
 from tests.cable import Cable, cable
 from tests.metrics import metrics, metrics_when
 from tests.server import RunningServer, running_server
 from tests.tcp import Tcp, upgrade_request
+from tests.waiting import until
 
 SECRET = "a secret that is long enough for HMAC"
 ALICE, BOB = (issue_token(SECRET, f'{{"user":"{name}"}}') for name in ("alice", "bob"))
@@ -51,6 +55,17 @@ async def test_user_has_limited_connections_over_every_protocol() -> None:
         await metrics_when(server, lambda now: now["connections"] == 0)
         async with cable(server, params={"jid": ALICE}) as back:
             await back.quiet()
+
+
+async def test_python_client_warns_of_a_refusal_and_connects_later(caplog: pytest.LogCaptureFixture) -> None:
+    with running_server("--secret", SECRET, "--public_streams", "--max_conn_per_user", "1") as server:
+        async with cable(server, params={"jid": ALICE}):
+            late = connect(server.url, ALICE, backoff=Backoff(first=0.02, cap=0.2))
+            connecting = asyncio.create_task(late.__aenter__())
+            await until(lambda: "not connected, retrying: too_many_connections" in caplog.messages, "a warning")
+        client = await connecting
+        await client.subscribe("news")
+        await late.__aexit__(None, None, None)
 
 
 async def test_anonymous_clients_share_no_limit_by_user() -> None:

@@ -177,7 +177,8 @@ class Connection:
                 except Unreachable as error:
                     if opening is not None and not opening.done():
                         raise
-                    self._log(error)
+                    needs_person = isinstance(error, CertificateUntrusted | TlsFailed)
+                    self._log(str(error), warn=needs_person and not self._options.on_demand)
                     self._attempt_failed(error)
                 if self._options.on_demand and not self._owner.publishing:
                     return
@@ -208,14 +209,15 @@ class Connection:
         except Unreachable as error:
             self.verdict = self.verdict or (error if timer.cancelled() else Unreachable(f"{error}; {self._dialer.hint}"))
         finally:
+            welcomed = timer.cancelled()
             timer.cancel()
             keepalive.stop()
             self.link = None
             self._owner.disconnected()
             await link.close()
-        return await self._reconnect_delay()
+        return await self._reconnect_delay(welcomed)
 
-    async def _reconnect_delay(self) -> float | None:
+    async def _reconnect_delay(self, welcomed: bool) -> float | None:
         """Raises why the connection ended, unless the server wants a reconnect."""
         match self.verdict:
             case Redial(new_token=True):
@@ -224,6 +226,8 @@ class Connection:
                 self._token = await self._refresh()
                 return None
             case Redial(after=after, reason=reason):
+                if reason and not welcomed:
+                    self._log(reason, warn=not self._options.on_demand)
                 self._attempt_failed(PublishUnavailable(reason))
                 return after
             case End(error) | (Unreachable() as error):
@@ -238,16 +242,15 @@ class Connection:
     def _ping(self, link: ClientLink) -> None:
         link.write(self._codec.encode(frames.Ping(self._owner.next_ref()), 0))
 
-    def _log(self, error: Unreachable) -> None:
+    def _log(self, reason: str, warn: bool) -> None:
         """Once per reason and outage. Errors that need a person are warnings with the reason in the text, which Python prints
         without logging configured, unless the caller of a push gets them."""
-        reason = str(error)
         if reason in self._logged:
             return
         if len(self._logged) == MAX_LOGGED_REASONS:
             self._logged.clear()
         self._logged.add(reason)
-        if isinstance(error, CertificateUntrusted | TlsFailed) and not self._options.on_demand:
+        if warn:
             logger.warning("not connected, retrying: %s", reason)
         else:
             logger.info("connection lost", extra={"reason": reason})

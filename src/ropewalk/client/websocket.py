@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from ropewalk.client.errors import Unreachable
 from ropewalk.client.tls import connection_error
+from ropewalk.model.errors import UserMistake
 from ropewalk.protocol.client_commands import SUBPROTOCOL
 from ropewalk.protocol.handshake import POSITIONS_PARAM
 
@@ -137,6 +138,8 @@ class WebSocketDialer(Struct, frozen=True):
         return WebSocketLink(connected, receive)
 
     async def _upgrade(self, sid: str, token: str) -> "ClientWebSocketResponse[Literal[False]]":
+        if not token.isprintable():
+            raise UserMistake("the token has control characters; a JWT has none")
         # In headers, not in the URL: proxies log URLs.
         headers = {"x-anycable-restore-sid": sid, f"x-{self.token_param}": token}
         # Millisecond pings carry the server's clock, for requests by time. With `reconnect_in` a server that
