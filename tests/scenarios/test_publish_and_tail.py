@@ -162,7 +162,7 @@ async def test_tail_from_a_trimmed_offset_prints_a_gap_and_starts_with_the_oldes
     assert within.stderr == ""
     before = run_ropewalk("tail", "cli/trimmed", "--from", "2", "--count", "5", "--json", "--url", server.url)
     assert [json.loads(line)["offset"] for line in before.stdout.splitlines()] == [16, 17, 18, 19, 20]
-    assert before.stderr.startswith("gap in cli/trimmed: messages lost (trimmed); continues at epoch=")
+    assert before.stderr.startswith("gap in cli/trimmed: 14 messages lost (trimmed); continues at epoch=")
 
 
 async def test_tail_ends_when_its_output_is_closed(server: RunningServer) -> None:

@@ -39,6 +39,7 @@ from ropewalk.protocol.stream_keys import name_of
 
 SUMMARY = "print the messages of streams as they arrive"
 
+BEGINNING = Position("", 0)
 MIN_UNIX_TIME = 1e8  # a bare number above this (1973) is a time, not a duration of three years
 PIPE_CHECK_SECONDS = 0.5
 
@@ -137,7 +138,7 @@ async def _open(client: Client, name: str, wanted: argparse.Namespace) -> Stream
         except AlreadySubscribed as error:
             raise UserMistake(f"{name!r} and another of these prefixes match the same streams: run another tail") from error
     # The beginning of the current epoch: all kept messages follow, after a gap notice if older ones are missing.
-    position = Position("", 0) if wanted.first else None
+    position = BEGINNING if wanted.first else None
     subscribe = client.subscribe_signed if wanted.signed else client.subscribe
     return await subscribe(name, since=wanted.since, position=position)
 
@@ -159,6 +160,8 @@ async def _follow(stream: Stream, page: "Page", first: int, name: str) -> None:
             case Message():
                 page.show(event if event.stream else replace(event, stream=name))
             case Gap(resumes_at=onward) if found is not None or onward is None or onward > first:
+                if event.known == BEGINNING and event.epoch is not None:
+                    event = replace(event, known=Position(event.epoch, first - 1))  # messages before it were not asked for
                 page.warn(event if event.stream else replace(event, stream=name))
         if page.full:
             return

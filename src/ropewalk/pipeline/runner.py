@@ -106,7 +106,7 @@ STOP_SECONDS = 30.0
 SILENT_SECONDS = 60.0
 """A batch that takes longer is shown in the job's line and the metrics."""
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 class RunPlan(Struct, frozen=True):
@@ -142,7 +142,7 @@ class QueryAttempt:
         self._tally.take(self._call(lambda: self._query.recentProgress, []))
         return self._tally.progress
 
-    def _call(self, call: "Callable[[], Result]", default: "Result") -> "Result":
+    def _call(self, call: Callable[[], T], default: T) -> T:
         if self._lost is None:
             try:
                 return call()
