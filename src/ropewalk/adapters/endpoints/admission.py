@@ -162,12 +162,19 @@ class ConnectionAdmission:
                 # Kept open, it would take the place of another connection.
                 return refusal(503, "too many connections", {"Retry-After": "5"}, close=True)
             self._events += 1
+            lost = request.exchange.when_lost
+            lost.append(self._event_stream_ended)  # at once: the handler returns some turns of the event loop later
             try:
                 return await answer(request)
             finally:
-                self._events -= 1
+                if self._event_stream_ended in lost:
+                    lost.remove(self._event_stream_ended)
+                    self._event_stream_ended()
 
         return handle
+
+    def _event_stream_ended(self) -> None:
+        self._events -= 1
 
     # --- refusals -----------------------------------------------------------------------------------------------------
 

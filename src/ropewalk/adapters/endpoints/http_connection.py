@@ -114,7 +114,7 @@ class HttpConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._logs = logger.isEnabledFor(logging.DEBUG)
         self.transport: asyncio.Transport | None = None
-        self.when_lost: Callable[[], None] | None = None
+        self.when_lost: list[Callable[[], None]] = []
         self._parser = RequestParser(self)
         self._repeat: _Repeat | None = None
         self._unparsed = b""
@@ -149,8 +149,10 @@ class HttpConnection(asyncio.Protocol):
         if self._quick is not None:
             self._quick.cut_off()
         self._forget()
-        if self.when_lost is not None:
-            self.when_lost()
+        callbacks = list(self.when_lost)
+        self.when_lost.clear()
+        for callback in callbacks:
+            callback()
 
     def data_received(self, data: bytes) -> None:
         if self._unparsed or not self._may_parse():

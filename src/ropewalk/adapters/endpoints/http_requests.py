@@ -47,11 +47,11 @@ class RequestHeaders:
 class HttpExchange(Protocol):
     """The connection of a request, as its handler sees it.
 
-    `transport` is None once the connection is lost. `when_lost` is called then, if it is set.
+    `transport` is None once the connection is lost. Then everything in `when_lost` is removed and called.
     """
 
     transport: asyncio.Transport | None
-    when_lost: Callable[[], None] | None
+    when_lost: list[Callable[[], None]]
 
     def client(self, headers: "RequestHeaders") -> tuple[str, str]:
         """The client's address and the scheme it used."""

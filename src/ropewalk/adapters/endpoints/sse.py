@@ -120,7 +120,7 @@ class SseEndpoint:
         session = self._open_session(self._connect_request(request), link, codec)
         link.attach(session)
         commands: list[asyncio.Task[bool]] = []
-        request.exchange.when_lost = link.lost
+        request.exchange.when_lost.append(link.lost)
         try:
             if not await session.opened():
                 return _refused(link.close_code, cors)
@@ -135,7 +135,8 @@ class SseEndpoint:
                     return refusal(400, f"subscription rejected: {subscribe.identifier}", cors)
             return await link.run({**_HEADERS, **cors}, _event_ids(session, subscriptions, keyed))
         finally:
-            request.exchange.when_lost = None
+            if link.lost in request.exchange.when_lost:
+                request.exchange.when_lost.remove(link.lost)
             session.lost()
             link.release()
             if commands:
