@@ -1,5 +1,5 @@
 // Push and subscribe over TCP from Node, without a package: node broky.js HOST PORT KEY [TOKEN]
-// Subscribes to KEY, pushes every line of its input to it, and prints what is delivered. docs/reference/broky.md explains the bytes.
+// Subscribes to KEY, pushes every line of its input to it, and prints the deliveries. docs/reference/broky.md explains the bytes.
 "use strict";
 const net = require("node:net");
 const readline = require("node:readline");
@@ -113,7 +113,7 @@ socket.on("data", (data) => {
 });
 socket.on("end", () => process.exit(1));
 socket.on("error", ({ message, code }) => {
-  console.error(`no connection to ${host}:${port}: ${message || code}`); // of several addresses only the code is told
+  console.error(`no connection to ${host}:${port}: ${message || code}`); // with several addresses the error has a code only
   process.exit(1);
 });
 

@@ -1,4 +1,4 @@
-"""Follow a stream from its beginning for as long as you like: lost connections are resumed, and what was lost is said.
+"""Follow a stream from its beginning until you stop it. Lost connections are resumed, and gaps are reported.
 
 Start a server with `ropewalk serve --public`, then: python examples/tail_a_stream.py
 Publish from another terminal with `ropewalk publish examples/tail hello`; stop with Ctrl-C.

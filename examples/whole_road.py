@@ -72,7 +72,7 @@ def server(out: Path) -> Iterator[str]:
 
 
 async def traffic(url: str, seconds: float, rate: int) -> None:
-    """Publications in small batches, more of them in the middle; each says when it was sent."""
+    """Publications in small batches, more of them in the middle; each has its send time."""
     chance, began, sent = random.Random(1), time.monotonic(), 0
     async with Publisher(url) as publisher:
         while (passed := time.monotonic() - began) < seconds:

@@ -1,6 +1,6 @@
 """The chat's application: serves the page and publishes what people write.
 
-The rule it keeps: browsers read from Ropewalk and write to the application, which decides what is published.
+Browsers read from Ropewalk and write to the application, which decides what to publish.
 """
 
 import argparse
@@ -44,7 +44,7 @@ class Chat(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         try:
             said = json.loads(self.rfile.read(min(int(self.headers["Content-Length"]), MAX_BODY)))
-            # Whoever says a name has it: for trying it out. A site of yours takes the name from its login.
+            # Accepts any name. Your site takes the name from its login.
             message = {"name": str(said["name"])[:40], "text": str(said["text"])[:2000]}
         except (KeyError, TypeError, ValueError):
             self._answer(422, "a message has a name and a text", "text/plain")

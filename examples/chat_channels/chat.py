@@ -6,18 +6,18 @@ from typing import Any
 from ropewalk import ActionError, App, Channel, Connection, action
 
 ROOM = re.compile("[a-z0-9-]{1,40}")
-LONGEST_NAME = 40
-LONGEST_TEXT = 2000
+MAX_NAME_LENGTH = 40
+MAX_TEXT_LENGTH = 2000
 
 app = App()
 
 
 @app.on_connect
 async def connect(connection: Connection) -> None:
-    """Whoever says a name has it: for trying it out. An app of yours looks at a session cookie here, or is behind JWT."""
+    """Accept any name. Your application checks a session cookie here, or uses JWT."""
     name = connection.params.get("name", "")
-    if not 1 <= len(name) <= LONGEST_NAME:
-        connection.reject("nobody is let in without a name")
+    if not 1 <= len(name) <= MAX_NAME_LENGTH:
+        connection.reject(f"name must be 1 to {MAX_NAME_LENGTH} characters")
     connection.identify(name=name)
 
 
@@ -34,15 +34,15 @@ class ChatChannel(Channel):
     async def subscribed(self) -> None:
         room = self.params.get("room")
         if not isinstance(room, str) or not ROOM.fullmatch(room):
-            self.reject("there is no such room")
+            self.reject("no such room")
         self.stream_from(self.stream, whisper=True, presence=True)  # present under its name, and under no other
 
     @action
     async def speak(self, data: dict[str, Any]) -> dict[str, int]:
-        """What is sent comes from us, not from the client: the name is the one it was let in by."""
+        """The name in the message is the authenticated one, not one that the client sent."""
         text = data.get("text")
-        if not isinstance(text, str) or not 1 <= len(text) <= LONGEST_TEXT:
-            raise ActionError("a text is neither empty nor endless", code="bad_text")
+        if not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT_LENGTH:
+            raise ActionError(f"text must be 1 to {MAX_TEXT_LENGTH} characters", code="bad_text")
         self.state["said"] = self.state.get("said", 0) + 1
         self.broadcast(self.stream, {"name": self.name, "text": text, "number": self.state["said"]})
         return {"number": self.state["said"]}

@@ -6,7 +6,7 @@
 //
 // What a client whispers can never look like a message: it comes as an event of its own, and the server says from whom.
 
-const LONGEST_DELAY = 10_000;
+const MAX_DELAY = 10_000;
 const SILENCE = 10_000; // the server pings every three seconds
 const REPLY_TIMEOUT = 10_000;
 
@@ -123,7 +123,7 @@ export class Channel extends EventTarget {
   #lost() {
     this.#leave();
     this.#emit("state", { name: "offline" });
-    const delay = Math.min(LONGEST_DELAY, 250 * 2 ** this.#failures++);
+    const delay = Math.min(MAX_DELAY, 250 * 2 ** this.#failures++);
     setTimeout(() => this.open(), delay * (0.5 + Math.random() / 2)); // a restarted server should not meet everybody at once
   }
 

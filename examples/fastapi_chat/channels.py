@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from chat import COOKIE, LONGEST_TEXT, ROOM, name_in, stream_of
+from chat import COOKIE, MAX_TEXT_LENGTH, ROOM, name_in, room_stream
 
 from ropewalk import ActionError, App, Channel, Connection, action
 
@@ -22,7 +22,7 @@ async def connect(connection: Connection) -> None:
 class ChatChannel(Channel):
     @property
     def stream(self) -> str:
-        return stream_of(self.params["room"])
+        return room_stream(self.params["room"])
 
     @property
     def name(self) -> str:
@@ -37,6 +37,6 @@ class ChatChannel(Channel):
     @action
     async def speak(self, data: dict[str, Any]) -> None:
         text = data.get("text")
-        if not isinstance(text, str) or not 1 <= len(text) <= LONGEST_TEXT:
-            raise ActionError("a text is neither empty nor endless")
+        if not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT_LENGTH:
+            raise ActionError(f"text must be 1 to {MAX_TEXT_LENGTH} characters")
         self.broadcast(self.stream, {"name": self.name, "text": text})

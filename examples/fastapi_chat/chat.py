@@ -1,4 +1,4 @@
-"""What both halves of the chat agree on: who somebody is, and which stream a room has."""
+"""Shared by both processes of the chat: session cookies and stream names."""
 
 import os
 import time
@@ -8,9 +8,9 @@ import jwt
 COOKIE = "chat_session"
 COOKIE_SECONDS = 12 * 3600
 ROOM = "[a-z0-9-]{1,40}"
-LONGEST_TEXT = 2000
+MAX_TEXT_LENGTH = 2000
 
-# Both processes need the same one. Not Ropewalk's own secret: with that one anybody could also publish.
+# The same for both processes. Not Ropewalk's secret, which also authorizes publishing.
 SECRET = os.environ.get("CHAT_SECRET", "")
 if len(SECRET) < 32:
     raise RuntimeError("CHAT_SECRET signs the session cookies and must be secret: export CHAT_SECRET=$(openssl rand -hex 32)")
@@ -21,7 +21,7 @@ def cookie_for(name: str) -> str:
 
 
 def name_in(cookie: str) -> str | None:
-    """Who the cookie was made for; None if it is not one of ours, or too old."""
+    """The name in the cookie; None if its signature is invalid or it has expired."""
     try:
         claims = jwt.decode(cookie, SECRET, algorithms=["HS256"], options={"require": ["sub", "exp"]})
     except jwt.InvalidTokenError:
@@ -29,5 +29,5 @@ def name_in(cookie: str) -> str | None:
     return str(claims["sub"])
 
 
-def stream_of(room: str) -> str:
+def room_stream(room: str) -> str:
     return f"chat/{room}"

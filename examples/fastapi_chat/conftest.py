@@ -1,4 +1,4 @@
-"""Tests need a secret, too, but nobody needs to know it."""
+"""Sets a random secret for the tests."""
 
 import os
 import secrets

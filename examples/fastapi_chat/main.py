@@ -5,7 +5,7 @@ import pathlib
 from html import escape
 from typing import Annotated
 
-from chat import COOKIE, COOKIE_SECONDS, LONGEST_TEXT, ROOM, cookie_for, name_in, stream_of
+from chat import COOKIE, COOKIE_SECONDS, MAX_TEXT_LENGTH, ROOM, cookie_for, name_in, room_stream
 from fastapi import Cookie, Depends, FastAPI, HTTPException, Path, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
@@ -25,8 +25,8 @@ class Login(BaseModel):
     name: str = Field(min_length=1, max_length=40)
 
 
-class Saying(BaseModel):
-    text: str = Field(min_length=1, max_length=LONGEST_TEXT)
+class NewMessage(BaseModel):
+    text: str = Field(min_length=1, max_length=MAX_TEXT_LENGTH)
 
 
 def logged_in(chat_session: Annotated[str, Cookie()] = "") -> str:
@@ -43,16 +43,16 @@ async def page() -> HTMLResponse:
 
 @app.post("/login", status_code=204)
 async def login(wanted: Login, request: Request, response: Response) -> None:
-    """Whoever says a name has it. A site of yours asks for a password here."""
+    """Log in under any name. Your site checks a password here."""
     secure = request.url.scheme == "https"
     response.set_cookie(COOKIE, cookie_for(wanted.name), max_age=COOKIE_SECONDS, httponly=True, samesite="lax", secure=secure)
 
 
 @app.post("/rooms/{room}/messages", status_code=201)
-async def say(
-    room: Annotated[str, Path(pattern=f"^{ROOM}$")], saying: Saying, name: Annotated[str, Depends(logged_in)]
+async def post_message(
+    room: Annotated[str, Path(pattern=f"^{ROOM}$")], message: NewMessage, name: Annotated[str, Depends(logged_in)]
 ) -> dict[str, int]:
-    receipt = await ropewalk.apublish(stream_of(room), {"name": name, "text": saying.text})
+    receipt = await ropewalk.apublish(room_stream(room), {"name": name, "text": message.text})
     return {"offset": receipt.offset}
 
 

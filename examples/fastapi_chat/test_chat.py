@@ -14,14 +14,14 @@ from ropewalk.testing import Cable, Rejected
 pytestmark = pytest.mark.asyncio
 
 
-async def test_what_somebody_says_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_posted_message_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
     apublish = AsyncMock(return_value=Receipt("chat/lobby", "epoch", 7))
     monkeypatch.setattr(ropewalk, "apublish", apublish)
-    assert await main.say("lobby", main.Saying(text="hi"), "Ada") == {"offset": 7}
+    assert await main.post_message("lobby", main.NewMessage(text="hi"), "Ada") == {"offset": 7}
     apublish.assert_awaited_once_with("chat/lobby", {"name": "Ada", "text": "hi"})
 
 
-async def test_what_is_spoken_is_heard_in_the_room() -> None:
+async def test_spoken_message_is_delivered_to_the_room() -> None:
     async with Cable(channels.app) as cable:
         ada = await cable.connect(cookies={COOKIE: cookie_for("Ada")})
         bo = await cable.connect(cookies={COOKIE: cookie_for("Bo")})
@@ -32,7 +32,7 @@ async def test_what_is_spoken_is_heard_in_the_room() -> None:
         assert set(await hearing.presence()) == {"Ada", "Bo"}
 
 
-async def test_nobody_comes_in_without_a_cookie_of_ours() -> None:
+async def test_connection_with_a_forged_cookie_is_rejected() -> None:
     async with Cable(channels.app) as cable:
         with pytest.raises(Rejected):
             await cable.connect(cookies={COOKIE: "forged"})

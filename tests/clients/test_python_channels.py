@@ -184,7 +184,7 @@ async def test_reply_to_an_action_can_be_awaited_with_both_libraries(
         assert (await client.sees("replied", outcome="result"))["result"] == {"number": 1}
         await client.order("call", channel="room", action="speak", data={"text": ""})
         refused = await client.sees("replied", outcome="error")
-        assert (refused["code"], refused["text"]) == ("bad_text", "a text is neither empty nor endless")
+        assert (refused["code"], refused["text"]) == ("bad_text", "text must be 1 to 2000 characters")
         await client.order("call", channel="room", action="sing")
         assert (await client.sees("replied", outcome="error", times=2))["code"] == "unknown_action"
 
@@ -203,7 +203,7 @@ async def test_reply_without_an_id_is_received_by_both_libraries(
             {
                 "$reply_to": None,
                 "action": "speak",
-                "error": {"code": "bad_text", "message": "a text is neither empty nor endless"},
+                "error": {"code": "bad_text", "message": "text must be 1 to 2000 characters"},
             },
         ]
 

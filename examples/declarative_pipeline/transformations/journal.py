@@ -26,7 +26,7 @@ dp.create_sink("alarms", "ropewalk", {"url": URL, "stream": "alarms"})
 
 @dp.append_flow(target="alarms")
 def hot() -> DataFrame:
-    """What is too hot goes out to whoever subscribes to the stream `alarms`."""
+    """Publishes readings above the limit to the stream `alarms`."""
     celsius = F.get_json_object(F.col("value").cast("string"), "$.celsius").cast("double")
     return (
         journal().where(celsius > 35).select(F.to_json(F.struct("stream", "offset", celsius.alias("celsius"))).alias("value"))

@@ -22,7 +22,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chat.settings")
 django.setup()
 
 # Models can be imported once Django is set up.
-from chat.models import Message, is_room, stream_of  # noqa: E402
+from chat.models import Message, is_room, room_stream  # noqa: E402
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,7 +32,7 @@ app = App()
 
 
 def with_database(handler: Callable[P, T]) -> Callable[P, T]:
-    """Around a request Django drops a thread's connection to the database if it is broken or too old. Here we do."""
+    """Close broken or expired database connections, as Django does around each request."""
 
     @wraps(handler)
     def handled(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -48,7 +48,7 @@ def with_database(handler: Callable[P, T]) -> Callable[P, T]:
 @app.on_connect
 @with_database
 def connect(connection: Connection) -> None:
-    """By the session that Django's own login made."""
+    """Authenticate by the session cookie of Django's login."""
     request = HttpRequest()
     request.session = Sessions(connection.cookies.get(settings.SESSION_COOKIE_NAME))
     user = get_user(request)
@@ -63,7 +63,7 @@ class ChatChannel(Channel):
     def subscribed(self) -> None:
         if not is_room(self.params.get("room")):
             self.reject("no such room")
-        self.stream_from(stream_of(self.params["room"]), whisper=True, presence=True)
+        self.stream_from(room_stream(self.params["room"]), whisper=True, presence=True)
         self.join_presence(info={"name": self.connection.state["name"]})
 
     @action

@@ -1,4 +1,4 @@
-"""What was said. The database is the truth; Ropewalk carries it to whoever looks on."""
+"""Chat messages. The database is the source of truth; Ropewalk delivers new messages to open pages."""
 
 import re
 from typing import Any
@@ -15,11 +15,11 @@ class Message(models.Model):
 
     @property
     def stream(self) -> str:
-        return stream_of(self.room)
+        return room_stream(self.room)
 
     @property
     def uid(self) -> str:
-        """However often this message is published, its stream has it once."""
+        """The idempotency key: publishing the message again does not duplicate it."""
         return f"message-{self.pk}"
 
     def shown(self) -> dict[str, Any]:
@@ -30,5 +30,5 @@ def is_room(name: object) -> bool:
     return isinstance(name, str) and re.fullmatch(r"[-\w]{1,40}", name, re.ASCII) is not None
 
 
-def stream_of(room: str) -> str:
+def room_stream(room: str) -> str:
     return f"chat/{room}"

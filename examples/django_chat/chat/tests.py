@@ -15,7 +15,7 @@ class MessagesTest(TestCase):
     def setUp(self) -> None:
         self.client.force_login(get_user_model().objects.create(username="Ada"))
 
-    def test_what_somebody_says_is_kept_and_published_once_it_is_committed(self) -> None:
+    def test_message_is_saved_and_published_after_the_commit(self) -> None:
         with patch("ropewalk.publish") as publish, self.captureOnCommitCallbacks(execute=True):
             answer = self.client.post("/rooms/lobby/messages", {"text": "hi"}, content_type="application/json")
             publish.assert_not_called()
@@ -23,7 +23,7 @@ class MessagesTest(TestCase):
         message = Message.objects.get()
         publish.assert_called_once_with("chat/lobby", message.shown(), uid=f"message-{message.pk}")
 
-    def test_what_cannot_be_kept_is_not_published(self) -> None:
+    def test_invalid_message_is_not_published(self) -> None:
         with patch("ropewalk.publish") as publish, self.captureOnCommitCallbacks(execute=True):
             answer = self.client.post("/rooms/lobby/messages", {"text": ""}, content_type="application/json")
         assert answer.status_code == 422
@@ -31,23 +31,23 @@ class MessagesTest(TestCase):
 
 
 class ChatChannelTest(TransactionTestCase):
-    """Handlers run in threads of their own, which see only what is committed."""
+    """Handlers run in other threads, which see committed rows only."""
 
-    async def test_what_is_spoken_is_kept_and_heard(self) -> None:
+    async def test_spoken_message_is_saved_and_delivered(self) -> None:
         async with Cable(app) as cable:
-            ada = await cable.connect(cookies=await cookies_of("Ada"))
+            ada = await cable.connect(cookies=await log_in_cookies("Ada"))
             chat = await ada.subscribe("ChatChannel", room="lobby")
             await chat.perform("speak", text="hi")
             message = await Message.objects.select_related("author").aget()
             assert await chat.receive() == message.shown()
 
-    async def test_nobody_comes_in_without_a_session(self) -> None:
+    async def test_connection_without_a_session_is_rejected(self) -> None:
         async with Cable(app) as cable:
             with self.assertRaises(Rejected):  # noqa: PT027
                 await cable.connect(cookies={settings.SESSION_COOKIE_NAME: "forged"})
 
 
-async def cookies_of(name: str) -> dict[str, str]:
+async def log_in_cookies(name: str) -> dict[str, str]:
     client = Client()
     await client.aforce_login(await get_user_model().objects.acreate(username=name))
     return {settings.SESSION_COOKIE_NAME: client.cookies[settings.SESSION_COOKIE_NAME].value}

@@ -28,10 +28,10 @@ def page(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def log_in(request: HttpRequest) -> HttpResponse:
-    """Whoever says a name has it, unless it is that of somebody with a password. A site of yours asks for one here."""
+    """Log in under any name that has no password. Your site checks a password here."""
     name = field(request, "name")[:40]
     if not name:
-        return JsonResponse({"error": "what is your name?"}, status=422)
+        return JsonResponse({"error": "name is missing"}, status=422)
     user, _ = get_user_model().objects.get_or_create(username=name, defaults={"password": make_password(None)})
     if user.has_usable_password():
         return JsonResponse({"error": "that name has a password"}, status=403)
@@ -44,12 +44,12 @@ def messages(request: HttpRequest, room: str) -> HttpResponse:
     if not request.user.is_authenticated:
         return JsonResponse({"error": "log in first"}, status=401)
     if request.method == "POST":
-        return say(request, room)
+        return post_message(request, room)
     newest = Message.objects.filter(room=room).select_related("author").order_by("-id")[:NEWEST]
     return JsonResponse({"messages": [message.shown() for message in reversed(newest)]})
 
 
-def say(request: HttpRequest, room: str) -> HttpResponse:
+def post_message(request: HttpRequest, room: str) -> HttpResponse:
     message = Message(room=room, author=request.user, text=field(request, "text"))
     try:
         message.full_clean()
@@ -57,7 +57,7 @@ def say(request: HttpRequest, room: str) -> HttpResponse:
         return JsonResponse({"error": error.message_dict}, status=422)
     with transaction.atomic():
         message.save()
-        # Not before the commit: nobody must hear of what is rolled back. Robust: who is not told at once can still read it.
+        # After the commit: a rolled-back message is never published. Robust: if publishing fails, Django logs it.
         transaction.on_commit(partial(ropewalk.publish, message.stream, message.shown(), uid=message.uid), robust=True)
     return JsonResponse(message.shown(), status=201)
 
