@@ -22,7 +22,7 @@ from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position, Publication, Receipt, RemoteDisconnect, one_by_one
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted, SessionWrite
+from ropewalk.model.sessions import EndRequest, SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Clock
 from ropewalk.testing.backend_feed import Process
 from ropewalk.testing.clock import ManualClock
@@ -330,21 +330,21 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def test_disconnects_reach_a_node_whose_connection_was_down(redis: RedisServer) -> None:
-    received: list[RemoteDisconnect | SessionTaken | SessionWanted] = []
+    received: list[EndRequest] = []
 
-    async def obey(order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+    async def obey(order: EndRequest) -> int:
         received.append(order)
         return 0
 
-    async def ignore(order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+    async def ignore(order: EndRequest) -> int:
         return 0
 
     async with running(redis) as giver, running(redis, "two") as taker:
         await giver.feed.start(lambda messages: None, ignore)
-        await giver.feed.command(RemoteDisconnect("before"))
+        await giver.feed.disconnect(RemoteDisconnect("before"))
         await taker.feed.start(lambda messages: None, obey)
         await taker.feed.listen("s")
-        await giver.feed.command(RemoteDisconnect("one"))
+        await giver.feed.disconnect(RemoteDisconnect("one"))
         await until(lambda: len(received) == 1)
         working = taker.feed._subscribers[0]._connect
         down = asyncio.Event()
@@ -356,10 +356,10 @@ async def test_disconnects_reach_a_node_whose_connection_was_down(redis: RedisSe
         taker.feed._subscribers[0]._connect = refused  # type: ignore[assignment]
         await cut_subscribers(redis)
         await down.wait()
-        await giver.feed.command(RemoteDisconnect("two", reconnect=False))
+        await giver.feed.disconnect(RemoteDisconnect("two", reconnect=False))
         assert "listened" in taker.feed.health()
         listening = asyncio.ensure_future(persist(lambda: taker.feed.listen("s")))
-        await giver.feed.command(RemoteDisconnect("three"))
+        await giver.feed.disconnect(RemoteDisconnect("three"))
         assert not listening.done()
         taker.feed._subscribers[0]._connect = working
         await listening
@@ -432,9 +432,9 @@ async def test_large_numbers_stay_exact(redis: RedisServer) -> None:
 
 async def test_two_databases_of_one_redis_are_separate(redis: RedisServer) -> None:
     received: list[bytes] = []
-    orders: list[RemoteDisconnect | SessionTaken | SessionWanted] = []
+    orders: list[EndRequest] = []
 
-    async def obey(order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+    async def obey(order: EndRequest) -> int:
         orders.append(order)
         return 0
 
@@ -445,7 +445,7 @@ async def test_two_databases_of_one_redis_are_separate(redis: RedisServer) -> No
     await here.feed.start(lambda messages: received.extend(message.payload for message in one_by_one(messages)), obey)
     await here.feed.listen("s")
     await there.streams.append([Publication("s", b"there", transient=True), Publication("s", b"there")])
-    await there.feed.command(RemoteDisconnect("there"))
+    await there.feed.disconnect(RemoteDisconnect("there"))
     await here.streams.append([Publication("s", b"here")])
     await until(lambda: b"here" in received)
     assert (received, orders) == ([b"here"], [])

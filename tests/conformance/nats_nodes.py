@@ -14,9 +14,9 @@ from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Replay
-from ropewalk.model.messages import Deliverable, Position, Publication, Receipt, Registered, RemoteDisconnect, one_by_one
+from ropewalk.model.messages import Deliverable, Position, Publication, Receipt, Registered, one_by_one
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import SessionTaken, SessionWanted
+from ropewalk.model.sessions import EndRequest
 from tests.services import NatsServer, free_port, nats_cluster
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.messages: list[Registered] = []
-        self.orders: list[RemoteDisconnect | SessionTaken | SessionWanted] = []
+        self.orders: list[EndRequest] = []
         self.missed = 0
 
     def miss(self) -> None:
@@ -49,7 +49,7 @@ class Heard:
     def deliver(self, messages: Sequence[Deliverable]) -> None:
         self.messages += one_by_one(messages)
 
-    async def obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+    async def obey(self, order: EndRequest) -> int:
         self.orders.append(order)
         return 0
 

@@ -20,7 +20,7 @@ from ropewalk.model.errors import TooLarge, Unanswered, Unavailable
 from ropewalk.model.messages import Position, Publication, RemoteDisconnect
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted
+from ropewalk.model.sessions import EndRequest, SessionSnapshot
 from ropewalk.testing.backend_rig import at
 from tests.conformance.nats_nodes import (
     Heard,
@@ -280,7 +280,7 @@ async def test_disconnected_node_receives_missed_requests_and_presence(server: N
             await until(lambda: unhealthy(one))
             await published(two, "a", b"2")
             await two.presence.join("a", "sid", Member("bo"))
-            assert await two.feed.command(RemoteDisconnect("user 1")) == 0
+            assert await two.feed.disconnect(RemoteDisconnect("user 1")) == 0
             proxy.cut = False
             await until(lambda: heard.has(b'{"type":"join","id":"bo"}'))
             await until(lambda: _has_requests(heard, RemoteDisconnect("user 1")))
@@ -332,7 +332,7 @@ async def test_connection_to_a_silent_server_is_closed(
 async def test_failed_disconnect_request_is_logged_without_a_traceback(
     server: NatsServer, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fail(order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+    async def fail(order: EndRequest) -> int:
         raise Unavailable("not now")
 
     one, two = (node_of([server.url], prefix, name) for name in ("one", "two"))
@@ -340,7 +340,7 @@ async def test_failed_disconnect_request_is_logged_without_a_traceback(
         heard = Heard()
         await one.feed.start(heard.deliver, heard.obey)
         await two.feed.start(heard.deliver, fail)
-        await one.feed.command(RemoteDisconnect("user 1"))
+        await one.feed.disconnect(RemoteDisconnect("user 1"))
         await until(lambda: _is_logged(caplog, "an order was not carried out"))
     assert "Traceback" not in caplog.text
 

@@ -479,7 +479,7 @@ async def test_disconnect_request_reaches_a_node_after_it_reconnects(ring: RingI
     assert link._connection is not None
     link._connection.close()
     await ring.until(lambda: not link.connected)
-    await a.feed.command(RemoteDisconnect("bo"))
+    await a.feed.disconnect(RemoteDisconnect("bo"))
     await ring.until(lambda: RemoteDisconnect("bo") in heard.orders)
 
 

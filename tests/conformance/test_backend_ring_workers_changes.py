@@ -8,7 +8,7 @@ import pytest
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted, SessionWrite
+from ropewalk.model.sessions import EndRequest, SessionSnapshot, SessionWrite
 from ropewalk.testing.backend_rig import BackendSetup
 from ropewalk.testing.clock import ManualClock
 from tests.ring_nodes import SHARDS, RingInProcess, RingWorkerInProcess
@@ -33,7 +33,7 @@ class HeardByWorker:
 
     def __init__(self) -> None:
         self.messages: list[Registered] = []
-        self.orders: list[RemoteDisconnect | SessionTaken | SessionWanted] = []
+        self.orders: list[EndRequest] = []
 
     async def start(self, worker: RingWorkerInProcess) -> "HeardByWorker":
         await worker.feed.start(self._deliver, self._obey)
@@ -42,7 +42,7 @@ class HeardByWorker:
     def _deliver(self, messages: Sequence[Deliverable]) -> None:
         self.messages += [message for message in messages if isinstance(message, Registered)]
 
-    async def _obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+    async def _obey(self, order: EndRequest) -> int:
         self.orders.append(order)
         return 1
 
@@ -88,7 +88,7 @@ async def test_disconnect_request_reaches_a_reconnected_worker_once(
     heard = await HeardByWorker().start(worker)
     mend_own, mend_other = worker.cut("a"), worker.cut("c")
     await ring.until(lambda: not worker._links["a"].connected and not worker._links["c"].connected)
-    await ring.nodes["b"].feed.command(ORDER)
+    await ring.nodes["b"].feed.disconnect(ORDER)
     assert heard.orders == []
     mend_own()
     mend_other()

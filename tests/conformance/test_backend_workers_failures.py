@@ -19,7 +19,7 @@ from ropewalk.model.journal import Row
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, one_by_one
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted, SessionWrite
+from ropewalk.model.sessions import EndRequest, SessionSnapshot, SessionWrite
 
 WAIT_SECONDS = 60.0
 SNAPSHOT = SessionSnapshot("bo", {})
@@ -76,7 +76,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.messages: list[Registered] = []
-        self.orders: list[RemoteDisconnect | SessionTaken | SessionWanted] = []
+        self.orders: list[EndRequest] = []
         self.missed = 0
 
     def miss(self) -> None:
@@ -85,7 +85,7 @@ class Heard:
     def deliver(self, messages: Sequence[Deliverable]) -> None:
         self.messages += one_by_one(messages)
 
-    async def obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+    async def obey(self, order: EndRequest) -> int:
         self.orders.append(order)
         return 1
 
@@ -222,7 +222,7 @@ async def test_sessions_and_members_of_a_dead_worker_are_available_at_once(proce
 
 async def test_disconnect_request_is_executed_by_all_workers_and_counted(process: StoreProcess) -> None:
     async with worker(process, "one") as (one, mine), worker(process, "two") as (_, theirs):
-        assert await one.feed.command(RemoteDisconnect("bo")) == 2
+        assert await one.feed.disconnect(RemoteDisconnect("bo")) == 2
         assert mine.orders == theirs.orders == [RemoteDisconnect("bo")]
 
 
@@ -235,7 +235,7 @@ async def test_disconnect_request_skips_workers_that_start_or_stop(
         async with worker(process, "one") as (one, heard), worker(process, "three") as (stopped, _):
             await stopped.feed.stop()
             assert process.server.workers == 3
-            assert await one.feed.command(RemoteDisconnect("bo")) == 1
+            assert await one.feed.disconnect(RemoteDisconnect("bo")) == 1
             assert heard.orders == [RemoteDisconnect("bo")]
     finally:
         await starting.stop()
@@ -248,7 +248,7 @@ async def test_unanswered_request_to_a_worker_is_dropped(process: StoreProcess, 
     writer.write(wire.frame(wire.CALL, 1, "hello", ("mute",)))
     await until(lambda: process.server.workers == 1)
     async with worker(process, "one") as (one, heard):
-        assert await one.feed.command(RemoteDisconnect("bo")) == 1
+        assert await one.feed.disconnect(RemoteDisconnect("bo")) == 1
         assert len(heard.orders) == 1
         assert [each.asked for each in process.server._workers.values()] == [{}, {}]
     writer.close()
@@ -259,7 +259,7 @@ async def test_disconnect_request_reaches_a_worker_after_it_reconnects(process: 
         assert two.link._connection is not None
         two.link._connection.close()
         await until(lambda: process.server.workers == 1)
-        await one.feed.command(RemoteDisconnect("bo"))
+        await one.feed.disconnect(RemoteDisconnect("bo"))
         await until(lambda: heard.orders)
         assert heard.orders == [RemoteDisconnect("bo")]
 

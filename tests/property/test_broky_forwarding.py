@@ -28,7 +28,7 @@ LIMIT = 1 << 20
 class Recorder:
     """A `RunPublisher` for which every stream is ephemeral."""
 
-    places_by_name = False
+    derives_partitions = False
 
     def __init__(self, *heard: str) -> None:
         self.runs: list[TransientRun] = []

@@ -32,8 +32,8 @@ class BoundedPublisher:
         check_publications(publications, self._limits)
         return await self._publisher.publish(publications)
 
-    async def disconnect(self, order: RemoteDisconnect) -> int:
-        return await self._publisher.disconnect(order)
+    async def disconnect(self, request: RemoteDisconnect) -> int:
+        return await self._publisher.disconnect(request)
 
 
 def check_connect_result(connect_result: ConnectResult, limits: Limits) -> ConnectResult:

@@ -21,7 +21,7 @@ from ropewalk.core.stats import Stats
 from ropewalk.model.errors import PartitionNotInName, Unanswered, Unavailable
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun, transient
 from ropewalk.model.report import SHUTTING_DOWN
-from ropewalk.ports import Clock, Feed, PlacesByName, StreamStore
+from ropewalk.ports import Clock, DerivedPartitions, Feed, StreamStore
 
 ATTEMPTS = 5
 BETWEEN_ATTEMPTS = Backoff(0.05, 1.0)
@@ -54,7 +54,7 @@ class Broker:
         ephemeral_rules: Rulebook | None = None,
     ) -> None:
         self._ephemeral_rules = ephemeral_rules
-        self._partition_of = store.partition_of if isinstance(store, PlacesByName) else None
+        self._derive_partition = store.derive_partition if isinstance(store, DerivedPartitions) else None
         self.listened_streams: Container[str] = EVERYTHING
         self._store = store
         self._feed = feed
@@ -78,11 +78,11 @@ class Broker:
         return self._ephemeral_rules is not None and not self._ephemeral_rules.keeps_history(stream)
 
     @property
-    def places_by_name(self) -> bool:
-        return self._partition_of is not None
+    def derives_partitions(self) -> bool:
+        return self._derive_partition is not None
 
     def check_partition(self, stream: str, named: str) -> None:
-        if named and self._partition_of is not None and named != (kept := self._partition_of(stream)):
+        if named and self._derive_partition is not None and named != (kept := self._derive_partition(stream)):
             raise PartitionNotInName(stream, named, kept)
 
     async def close(self, seconds: float) -> None:
@@ -108,7 +108,7 @@ class Broker:
             raise Unavailable(SHUTTING_DOWN)
 
     async def _publish(self, publications: Sequence[Publication]) -> list[Receipt]:
-        if self._partition_of is not None:
+        if self._derive_partition is not None:
             for publication in publications:
                 self.check_partition(publication.stream, publication.partition_key)
         if self._ephemeral_rules is not None and not self._ephemeral_rules.keeps_all:
@@ -163,11 +163,11 @@ class Broker:
                 await asyncio.sleep(BETWEEN_ATTEMPTS.delay(attempt, self._chance))
         return _of_retry(publications, await self._store.append(recognisable))
 
-    async def disconnect(self, order: RemoteDisconnect) -> int:
-        """An identity is text that is written twice, in the token and in the order, and not always with the same spaces."""
+    async def disconnect(self, request: RemoteDisconnect) -> int:
+        """An identity is text that is written twice, in the token and in the request, and not always with the same spaces."""
         ended = 0
-        for identifier in spellings(order.identifier):
-            ended += await self._feed.command(replace(order, identifier=identifier))
+        for identifier in spellings(request.identifier):
+            ended += await self._feed.disconnect(replace(request, identifier=identifier))
         self._stats.remote_disconnects += ended
         return ended
 

@@ -5,7 +5,7 @@ from ropewalk.engine.session_services import SessionServices
 from ropewalk.engine.session_table import SessionTable
 from ropewalk.model import closing as closings
 from ropewalk.model.messages import RemoteDisconnect
-from ropewalk.model.sessions import SessionTaken, SessionWanted
+from ropewalk.model.sessions import EndRequest, SessionTaken, SessionWanted
 from ropewalk.ports import SessionStore
 
 
@@ -18,7 +18,7 @@ class Disconnector:
         self._session_log = services.session_log
         self._disconnect_queue = services.disconnect_queue
 
-    async def handle(self, request: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+    async def handle(self, request: EndRequest) -> int:
         """Return the number of sessions that ended."""
         match request:
             case SessionTaken():

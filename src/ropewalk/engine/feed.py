@@ -285,7 +285,7 @@ class FeedReader:
         for stream in [stream for stream, until in self._lingering.items() if until <= now]:
             del self._lingering[stream]
             self._feed.unlisten(stream)
-        if self._feed.tells_losses:
+        if self._feed.reports_losses:
             return
         if not self._to_compare:
             self._to_compare = list(self._hub.audiences)

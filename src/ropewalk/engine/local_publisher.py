@@ -35,9 +35,9 @@ class LocalPublisher:
         self._stats.publications += len(publications)
         return [Receipt(publication.stream, "", 0) for publication in publications]
 
-    async def disconnect(self, order: RemoteDisconnect) -> int:
+    async def disconnect(self, request: RemoteDisconnect) -> int:
         ended = 0
-        for identifier in spellings(order.identifier):
-            ended += await self._disconnect(replace(order, identifier=identifier))
+        for identifier in spellings(request.identifier):
+            ended += await self._disconnect(replace(request, identifier=identifier))
         self._stats.remote_disconnects += ended
         return ended

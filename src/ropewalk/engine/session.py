@@ -205,10 +205,10 @@ class Session:
         """Not all of its commands that have come are handled."""
         return self._working
 
-    def heard(self) -> None:
+    def note_activity(self) -> None:
         self._node.heard(self)
 
-    def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
+    def reject_frame(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         if self._ended():
             return
         self._node.stats.refusals[refusal] += 1
@@ -216,10 +216,10 @@ class Session:
         logger.debug("malformed frame", extra={"session": self.tag, "reason": reason, "code": code})
         self.end(Closing("", False, code, reason[:100]))  # a client that comes back would send the same again
 
-    def settled(self) -> Awaitable[None] | None:
+    def until_idle(self) -> Awaitable[None] | None:
         return None if self.inbox is None else self.inbox.settled()
 
-    def unfinished(self) -> None:
+    def message_overdue(self) -> None:
         if not self._ended():
             self._node.stats.refusals[Refusal.MESSAGE_TIMEOUT] += 1
             logger.debug("message not finished in time", extra={"session": self.tag})
@@ -254,7 +254,7 @@ class Session:
             try:
                 command = self.link.codec.decode(inbox.take())
             except MalformedFrame as error:
-                self.malformed(error.reason, error.code, error.refusal or Refusal.BAD_FRAME)
+                self.reject_frame(error.reason, error.code, error.refusal or Refusal.BAD_FRAME)
                 break
             await self._guarded(command)
             inbox.finished()
@@ -331,7 +331,7 @@ class Session:
             await self.inbox.handled()
         await self.link.drained()
 
-    def granted(self) -> None:
+    def credit_granted(self) -> None:
         if isinstance(self.link, MeteredLink):
             self.link.granted()
 

@@ -6,6 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ropewalk.model.application import State
+from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.presence import Member
 
 
@@ -153,6 +154,10 @@ class SessionWanted(Struct, frozen=True):
     """The client has reconnected to another node. Commands in progress finish first, and their effects are kept."""
 
     sid: str
+
+
+EndRequest = RemoteDisconnect | SessionTaken | SessionWanted
+"""A feed brings these to the nodes whose sessions they end."""
 
 
 class Renewal(Struct, frozen=True):

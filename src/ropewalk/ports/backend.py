@@ -7,7 +7,7 @@ from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import QueuedRows, Row
 from ropewalk.model.messages import Deliverable, Position, Publication, Receipt, Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
-from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWanted, SessionWrite
+from ropewalk.model.sessions import EndRequest, Renewal, SessionSnapshot, SessionTaken, SessionWrite
 
 
 class StreamStore(Protocol):
@@ -66,10 +66,10 @@ class StreamStore(Protocol):
 
 
 @runtime_checkable
-class PlacesByName(Protocol):
+class DerivedPartitions(Protocol):
     """A `StreamStore` that finds a stream by its name alone: the partition key follows from it."""
 
-    def partition_of(self, stream: str) -> str: ...
+    def derive_partition(self, stream: str) -> str: ...
 
 
 class SessionStore(Protocol):
@@ -184,17 +184,17 @@ class RecordQueue(Protocol):
 
 
 Deliver = Callable[[Sequence[Deliverable]], None]
-Obey = Callable[[RemoteDisconnect | SessionTaken | SessionWanted], Awaitable[int]]
+OnDisconnectRequest = Callable[[EndRequest], Awaitable[int]]
 """Returns how many sessions were ended."""
 
 
-class Missed(Protocol):
+class OnMissed(Protocol):
     """Messages may have been lost: of these streams, or of any."""
 
     def __call__(self, streams: Collection[str] | None = None) -> None: ...
 
 
-def nobody_misses_it(streams: Collection[str] | None = None) -> None:
+def ignore_missed(streams: Collection[str] | None = None) -> None:
     pass
 
 
@@ -211,11 +211,13 @@ class Feed(Protocol):
         calls `listen` then."""
 
     @property
-    def tells_losses(self) -> bool:
+    def reports_losses(self) -> bool:
         """Nothing is lost without a call of `missed`, so that readers need not look for it from time to time."""
 
-    async def start(self, deliver: Deliver, obey: Obey, missed: Missed = nobody_misses_it) -> None:
-        """`deliver` never raises and never blocks; bounded queues before it may lose what does not fit. `missed` is called
+    async def start(
+        self, deliver: Deliver, on_disconnect_request: OnDisconnectRequest, on_missed: OnMissed = ignore_missed
+    ) -> None:
+        """`deliver` never raises and never blocks; bounded queues before it may lose what does not fit. `on_missed` is called
         when messages may have been lost, as while a connection was down, so that readers look for them at once."""
 
     async def stop(self) -> None: ...
@@ -234,7 +236,7 @@ class Feed(Protocol):
         always so where the feed is `exact`. Otherwise whoever brings more waits for the answer, which may raise
         `Unavailable`. `confirm`: the answer is to say that they were passed on, not only that they are on their way."""
 
-    async def command(self, order: RemoteDisconnect) -> int:
+    async def disconnect(self, request: RemoteDisconnect) -> int:
         """How many sessions of this process were ended. Raises `Unavailable` where that may not outlive a crash; they are
         ended all the same, and the same order again is safe."""
 

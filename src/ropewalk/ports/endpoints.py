@@ -15,8 +15,8 @@ class Publisher(Protocol):
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         """All or none, in order; a receipt for each. Raises `Unavailable`."""
 
-    async def disconnect(self, order: RemoteDisconnect) -> int:
-        """How many sessions were ended: live ones, and those that were away and could have been resumed. As `Feed.command`
+    async def disconnect(self, request: RemoteDisconnect) -> int:
+        """How many sessions were ended: live ones, and those that were away and could have been resumed. As `Feed.disconnect`
         has it."""
 
 
@@ -31,7 +31,7 @@ class RunPublisher(Publisher, Protocol):
     def is_ephemeral(self, stream: str) -> bool: ...
 
     @property
-    def places_by_name(self) -> bool:
+    def derives_partitions(self) -> bool:
         """Not every stream may have every partition key."""
 
     def check_partition(self, stream: str, named: str) -> None:
@@ -103,17 +103,17 @@ class SessionHandle(Protocol):
     def receive(self, frame: bytes) -> None:
         """One whole message of the client. Handled strictly one after another; never raises for what the client did."""
 
-    def heard(self) -> None:
+    def note_activity(self) -> None:
         """The client sent something that is not a command, such as a pong."""
 
-    def settled(self) -> Awaitable[None] | None:
+    def until_idle(self) -> Awaitable[None] | None:
         """Until every message that came is handled, or one of them waits for the store or for the client to take its answer;
         None if there is nothing to wait for."""
 
-    def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
+    def reject_frame(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         """The transport itself could not accept a frame. `refusal` is what it is counted as."""
 
-    def unfinished(self) -> None:
+    def message_overdue(self) -> None:
         """A message of the client was begun and not finished in time."""
 
     async def opened(self) -> bool:
@@ -132,7 +132,7 @@ class SessionHandle(Protocol):
 
     def writing_paused(self) -> None: ...
     def writing_resumed(self) -> None: ...
-    def granted(self) -> None:
+    def credit_granted(self) -> None:
         """The client has granted credit: its codec's meter has more than before."""
 
     def lost(self, going_away: bool = False) -> None:

@@ -47,8 +47,8 @@ class NoPublisher:
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         raise AssertionError(publications)
 
-    async def disconnect(self, order: RemoteDisconnect) -> int:
-        raise AssertionError(order)
+    async def disconnect(self, request: RemoteDisconnect) -> int:
+        raise AssertionError(request)
 
 
 class ApplicationRig:
@@ -113,7 +113,7 @@ class Record:
 
 
 class ApplicationSession:
-    """Calls the application for one client, in order, and keeps the state on its behalf, as the engine does."""
+    """Calls the application for one client, in request, and keeps the state on its behalf, as the engine does."""
 
     def __init__(
         self,
@@ -140,11 +140,11 @@ class ApplicationSession:
         self.ids, self.state = result.ids, merged(self.state, result.state)
         return result
 
-    async def subscribe(self, order: Order | None = None, number: int = 0) -> CommandResult:
-        return await self.command(Action.SUBSCRIBE, seat(order, number))
+    async def subscribe(self, request: Order | None = None, number: int = 0) -> CommandResult:
+        return await self.command(Action.SUBSCRIBE, seat(request, number))
 
-    async def perform(self, identifier: str, order: Order | None = None) -> CommandResult:
-        return await self.command(Action.PERFORM, identifier, call(order))
+    async def perform(self, identifier: str, request: Order | None = None) -> CommandResult:
+        return await self.command(Action.PERFORM, identifier, call(request))
 
     async def unsubscribe(self, identifier: str) -> CommandResult:
         return await self.command(Action.UNSUBSCRIBE, identifier)

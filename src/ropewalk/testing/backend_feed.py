@@ -21,7 +21,7 @@ from ropewalk.model.messages import (
     TransientRun,
 )
 from ropewalk.model.presence import Member
-from ropewalk.model.sessions import SessionTaken, SessionWanted
+from ropewalk.model.sessions import EndRequest
 from ropewalk.ports import Backend
 from ropewalk.testing.backend_rig import BackendRig, at, offsets, publish
 
@@ -42,7 +42,7 @@ class Process:
     def __init__(self, on_message: Callable[[Registered], None] = lambda message: None) -> None:
         self.messages: list[Registered] = []
         self.runs: list[TransientRun] = []
-        self.orders: list[RemoteDisconnect | SessionTaken | SessionWanted] = []
+        self.orders: list[EndRequest] = []
         self._on_message = on_message
 
     async def start(self, backend: Backend) -> "Process":
@@ -57,7 +57,7 @@ class Process:
                 self.messages.append(message)
                 self._on_message(message)
 
-    async def _obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+    async def _obey(self, order: EndRequest) -> int:
         self.orders.append(order)
         return 1
 
@@ -178,7 +178,7 @@ class FeedConformance(BackendRig):
         async with self.running() as backend:
             here = await Process().start(backend)
             order = RemoteDisconnect("user 1", reconnect=False)
-            assert await backend.feed.command(order) == 1
+            assert await backend.feed.disconnect(order) == 1
             assert here.orders == [order]
 
     async def test_stopped_feed_delivers_nothing(self) -> None:

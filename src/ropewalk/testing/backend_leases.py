@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.messages import Publication, RemoteDisconnect
 from ropewalk.model.presence import Member
-from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted, SessionWrite, Subscribed
+from ropewalk.model.sessions import EndRequest, SessionSnapshot, SessionTaken, SessionWanted, SessionWrite, Subscribed
 from ropewalk.testing.backend_feed import Process, until
 from ropewalk.testing.backend_rig import SharedBackendRig, SharingNode, StoreFault
 
@@ -230,13 +230,13 @@ class LeaseConformance(SharedBackendRig):
             here = await Process().start(old.backend)
             request = RemoteDisconnect(SNAPSHOT.ids, reconnect=False)
 
-            async def disconnect(given: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+            async def disconnect(given: EndRequest) -> int:
                 return len(await new.sessions.revoke(SNAPSHOT.ids, False)) if given == request else 0
 
             await new.backend.feed.start(lambda messages: None, disconnect)
             await old.leases.renew(LEASE, ())
             await opened(old, "sid", self.clock.now)
-            await new.backend.feed.command(request)
+            await new.backend.feed.disconnect(request)
             await until(lambda: SessionTaken("sid", True, reconnect=False) in here.orders)
             assert here.orders[0] == request
 

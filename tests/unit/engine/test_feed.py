@@ -20,7 +20,7 @@ class LossyFeed:
     """Implements `ports.Feed` and delivers nothing. Tests call `missed` to report the loss."""
 
     exact = False
-    tells_losses = False
+    reports_losses = False
 
     async def start(self, deliver: object, obey: object, missed: Callable[[], None] = lambda: None) -> None:
         self.missed = missed
@@ -30,7 +30,7 @@ class LossyFeed:
     def unlisten(self, stream: str) -> None: ...
     def publish(self, messages: Sequence[Registered]) -> None: ...
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None: ...
-    async def command(self, order: RemoteDisconnect) -> int:
+    async def disconnect(self, request: RemoteDisconnect) -> int:
         return 0
 
     def health(self) -> str:

@@ -33,7 +33,7 @@ class Subscriber:
 
     async def grant(self, more: int) -> None:
         self.meter.grant(more)
-        self.session.granted()
+        self.session.credit_granted()
         await settle()
 
     def got(self) -> list[Body]:

@@ -45,7 +45,7 @@ class RecordingFeed:
     """A `PrefixFeed` that records its prefixes and waits for `answer` before it returns."""
 
     exact = False
-    tells_losses = True
+    reports_losses = True
 
     def __init__(self) -> None:
         self.listening: list[bytes] = []

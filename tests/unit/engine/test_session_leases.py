@@ -250,7 +250,7 @@ def test_ended_session_is_over_for_all_nodes() -> None:
         first, second = await cluster.node(), await cluster.node()
         client = await subscribed(first)
         await asyncio.sleep(1)
-        client.session.malformed("nonsense", 1003)
+        client.session.reject_frame("nonsense", 1003)
         await asyncio.sleep(2)
         assert cluster.over == [client.sid]
         assert "restored" not in welcome(await second.connect(client.sid))

@@ -294,7 +294,7 @@ class BrokyConnection(asyncio.Protocol):
                 self.write(pong(ref))
             case frames.Credit(more) if self._session is not None and self._meter is not None:
                 self._meter.grant(more)
-                self._session.granted()
+                self._session.credit_granted()
             case _ if self._session is not None:
                 self._held_bytes += len(frame)
                 self._session.receive(frame)
@@ -306,7 +306,7 @@ class BrokyConnection(asyncio.Protocol):
 
     def _refuse_frame(self, mistake: MalformedFrame) -> None:
         if self._session is not None:
-            self._session.malformed(mistake.reason, mistake.code, mistake.refusal or Refusal.BAD_FRAME)
+            self._session.reject_frame(mistake.reason, mistake.code, mistake.refusal or Refusal.BAD_FRAME)
         else:
             self._shared.stats.refusals[mistake.refusal or Refusal.BAD_FRAME] += 1
             self._end(error_of(mistake))
@@ -316,7 +316,7 @@ class BrokyConnection(asyncio.Protocol):
         if not self._reads or self._unhandled.size:
             self._watch.look()
         elif self._session is not None:
-            self._session.unfinished()
+            self._session.message_overdue()
         else:
             self._shared.stats.refusals[Refusal.MESSAGE_TIMEOUT] += 1
             self._end(error(Reason.OVERFLOW, UNFINISHED_MESSAGE.text, reconnect=True))
@@ -459,7 +459,7 @@ class BrokyConnection(asyncio.Protocol):
     def _wait_for_commands(self) -> None:
         """Handle the next run after the pending commands."""
         self._commands_ahead = False
-        if self._session is not None and (settled := self._session.settled()) is not None:
+        if self._session is not None and (settled := self._session.until_idle()) is not None:
             self._under_way = asyncio.get_running_loop().create_task(self._continue_after(settled))
 
     async def _continue_after(self, settled: Awaitable[None]) -> None:

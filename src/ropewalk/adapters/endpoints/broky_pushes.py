@@ -163,7 +163,7 @@ class CollectedRuns:
     def _collect(self, stream: str, data: bytes, start: int, end: int, now: float) -> bool:
         pushes = self._pushes
         _, ref, count, _, partition = peek(data, start)
-        if partition != NO_PARTITION and pushes.publisher.places_by_name:
+        if partition != NO_PARTITION and pushes.publisher.derives_partitions:
             return False
         frame = forwarded(data, start, end, int(now * MICROSECONDS), pushes.short_payload, pushes.short_name)
         if frame is None:

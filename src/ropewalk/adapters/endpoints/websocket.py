@@ -188,7 +188,7 @@ class WebSocketConnection(WSListener):
         if self._reading is not None and self._reading.stopped:
             self.begin_message()
         elif self._session is not None:
-            self._session.unfinished()
+            self._session.message_overdue()
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         self._handle(frame)
@@ -206,13 +206,13 @@ class WebSocketConnection(WSListener):
         elif self._closing or self._session is None:
             self._read().count()
         elif frame.rsv1 or frame.rsv2 or frame.rsv3:
-            self._session.malformed("reserved bits are set", WSCloseCode.PROTOCOL_ERROR.value)
+            self._session.reject_frame("reserved bits are set", WSCloseCode.PROTOCOL_ERROR.value)
         elif kind is PING:
             self._read().count()
             self._pinged(frame.get_payload_as_bytes())
         elif kind is PONG:
             self._read().count()
-            self._session.heard()
+            self._session.note_activity()
         elif frame.fin and self._parts is None and kind is not CONTINUATION:
             self._session.receive(frame.get_payload_as_bytes())
         else:
@@ -221,16 +221,16 @@ class WebSocketConnection(WSListener):
 
     def _assemble(self, session: SessionHandle, continues: bool, frame: WSFrame) -> None:
         if continues is (self._parts is None):
-            session.malformed("fragments out of order", WSCloseCode.PROTOCOL_ERROR.value)
+            session.reject_frame("fragments out of order", WSCloseCode.PROTOCOL_ERROR.value)
             return
         if self._parts is None:
             self._parts = []
         self._parts.append(frame.get_payload_as_bytes())
         self._size += frame.payload_size
         if self._size > self._endpoint.max_message_size:
-            session.malformed("message too big", WSCloseCode.MESSAGE_TOO_BIG.value, Refusal.MESSAGE_TOO_BIG)
+            session.reject_frame("message too big", WSCloseCode.MESSAGE_TOO_BIG.value, Refusal.MESSAGE_TOO_BIG)
         elif len(self._parts) > MAX_FRAGMENTS:
-            session.malformed("too many fragments", WSCloseCode.MESSAGE_TOO_BIG.value, Refusal.FRAGMENTS)
+            session.reject_frame("too many fragments", WSCloseCode.MESSAGE_TOO_BIG.value, Refusal.FRAGMENTS)
         elif frame.fin:
             message, self._parts, self._size = b"".join(self._parts), None, 0
             session.receive(message)
@@ -273,7 +273,7 @@ class WebSocketConnection(WSListener):
         self._end()
         if self._session is not None:
             too_big = code is WSCloseCode.MESSAGE_TOO_BIG
-            self._session.malformed(reason, code.value, Refusal.MESSAGE_TOO_BIG if too_big else Refusal.BAD_FRAME)
+            self._session.reject_frame(reason, code.value, Refusal.MESSAGE_TOO_BIG if too_big else Refusal.BAD_FRAME)
 
     # --- the engine calls ---------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from ropewalk.model.journal import QueuedRows, Row
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect, TransientRun, one_by_one
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
-from ropewalk.ports import Deliver, Obey, PresenceStore, StreamStore
+from ropewalk.ports import Deliver, OnDisconnectRequest, PresenceStore, StreamStore
 from ropewalk.testing.shared_store import LosableStore, NodeQueue
 
 T = TypeVar("T")
@@ -290,17 +290,17 @@ class UnreliableFeed:
     """Implements `ports.Feed` for one node."""
 
     exact = False
-    tells_losses = False
+    reports_losses = False
 
     def __init__(self, air: Air, node: str) -> None:
         self._air = air
         self.node = node
         self._listening: set[str] = set()
         self._deliver: Deliver | None = None
-        self._obey: Obey | None = None
+        self._obey: OnDisconnectRequest | None = None
         self._order_tasks: set[asyncio.Future[int]] = set()
 
-    async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
+    async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: Callable[[], None] = lambda: None) -> None:
         self._deliver, self._obey = deliver, obey
         self._air.feeds.append(self)
 
@@ -326,11 +326,11 @@ class UnreliableFeed:
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
         self.publish(one_by_one(runs))
 
-    async def command(self, order: RemoteDisconnect) -> int:
+    async def disconnect(self, request: RemoteDisconnect) -> int:
         """Send the request to all nodes, even if one of them fails. It may be lost on its way to another node, which then
         learns from the store that its sessions were revoked."""
         reached = [feed for feed in list(self._air.feeds) if feed is self or not self._air.loses_order()]
-        nodes = [feed._obey(order) for feed in reached if feed._obey is not None]
+        nodes = [feed._obey(request) for feed in reached if feed._obey is not None]
         answers = await asyncio.gather(*nodes, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):

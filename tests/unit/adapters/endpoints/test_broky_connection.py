@@ -47,7 +47,7 @@ class Session:
         self.waiting = 0
         self.timed_out = 0
 
-    def unfinished(self) -> None:
+    def message_overdue(self) -> None:
         self.timed_out += 1
 
     async def opened(self) -> bool:
@@ -57,7 +57,7 @@ class Session:
         self.inbox.put(frame)
         self.waiting += 1
 
-    def settled(self) -> Awaitable[None] | None:
+    def until_idle(self) -> Awaitable[None] | None:
         return self.inbox.settled() if self.waiting else None
 
     def take(self) -> bytes:
@@ -69,7 +69,7 @@ class Register:
     """A publisher that never suspends. It keeps every stream but "ephemeral"."""
 
     listened_streams: Container[str] = ("ephemeral",)
-    places_by_name = False
+    derives_partitions = False
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []

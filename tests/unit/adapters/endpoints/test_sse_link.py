@@ -42,19 +42,19 @@ class FakeSession:
     def receive(self, frame: bytes) -> None:
         raise AssertionError("an SSE client sends nothing")
 
-    def heard(self) -> None:
+    def note_activity(self) -> None:
         raise AssertionError("an SSE client sends nothing")
 
-    def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
+    def reject_frame(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         raise AssertionError("an SSE client sends nothing")
 
-    def unfinished(self) -> None:
+    def message_overdue(self) -> None:
         raise AssertionError("an SSE client sends nothing")
 
     def finish(self) -> None:
         raise AssertionError("an SSE client has one side only")
 
-    def settled(self) -> None:
+    def until_idle(self) -> None:
         raise AssertionError("an SSE client sends nothing")
 
     def writing_paused(self) -> None:
@@ -63,7 +63,7 @@ class FakeSession:
     def writing_resumed(self) -> None:
         self.events.append("resumed")
 
-    def granted(self) -> None:
+    def credit_granted(self) -> None:
         self.events.append("granted")
 
     def lost(self, going_away: bool = False) -> None:

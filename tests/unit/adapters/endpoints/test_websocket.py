@@ -53,10 +53,10 @@ class Session:
     def receive(self, frame: bytes) -> None:
         self.received.append(frame)
 
-    def heard(self) -> None:
+    def note_activity(self) -> None:
         pass
 
-    def unfinished(self) -> None:
+    def message_overdue(self) -> None:
         self.timed_out += 1
 
 

@@ -17,7 +17,7 @@ class LocalFeed:
     """Implements `ports.Feed` and `ports.PrefixFeed`."""
 
     exact = True
-    tells_losses = True
+    reports_losses = True
 
     def __init__(self) -> None:
         self.publish: Deliver = _nobody
@@ -46,8 +46,8 @@ class LocalFeed:
     def unlisten_prefix(self, prefix: bytes) -> None:
         """As `listen`."""
 
-    async def command(self, order: RemoteDisconnect) -> int:
-        return await self._obey(order)
+    async def disconnect(self, request: RemoteDisconnect) -> int:
+        return await self._obey(request)
 
     def health(self) -> str:
         return ""

@@ -18,8 +18,8 @@ from ropewalk.adapters.backends.nats.link import NatsLink
 from ropewalk.adapters.backends.nats.shard import JetShard
 from ropewalk.model.errors import RopewalkError, TooLarge, Unavailable
 from ropewalk.model.messages import Deliverable, Publication, Registered, RemoteDisconnect, TransientRun, one_by_one, transient
-from ropewalk.model.sessions import SessionTaken, SessionWanted
-from ropewalk.ports import Clock, Deliver, Obey
+from ropewalk.model.sessions import EndRequest
+from ropewalk.ports import Clock, Deliver, OnDisconnectRequest
 
 logger = logging.getLogger("ropewalk.nats")
 
@@ -37,13 +37,13 @@ def _nothing() -> None:
     pass
 
 
-async def _no_one(order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+async def _no_one(order: EndRequest) -> int:
     return 0
 
 
 class NatsFeed:
     exact = False
-    tells_losses = False
+    reports_losses = False
 
     def __init__(self, link: NatsLink, shard_of: Callable[[str], JetShard], clock: Clock, keep: KeepOrder) -> None:
         self._link = link
@@ -51,14 +51,14 @@ class NatsFeed:
         self._clock = clock
         self._keep = keep
         self._deliver: Deliver = _nobody
-        self._obey: Obey = _no_one
+        self._obey: OnDisconnectRequest = _no_one
         self._subscriptions: dict[str, Subscription] = {}
         self._outgoing: list[Registered] = []
         self._sending: asyncio.Task[None] | None = None
         self._missed: Callable[[], None] = _nothing
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = _nothing) -> None:
+    async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: Callable[[], None] = _nothing) -> None:
         self._deliver, self._obey, self._missed = deliver, obey, missed
 
     async def stop(self) -> None:
@@ -101,7 +101,7 @@ class NatsFeed:
         if heard:
             self._deliver(heard)
 
-    async def obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> None:
+    async def obey(self, order: EndRequest) -> None:
         """From another node, which ends in the store what is kept there."""
         try:
             await self._obey(order)
@@ -147,14 +147,14 @@ class NatsFeed:
         except TooLarge as error:  # those after it have nothing to do with it
             logger.warning("a transient message is dropped", extra={"stream": run.stream, "reason": str(error)})
 
-    async def command(self, order: RemoteDisconnect) -> int:
+    async def disconnect(self, request: RemoteDisconnect) -> int:
         """Other nodes hear of it before their sessions are taken out of the store: the order says what clients are told."""
         failure: Unavailable | None = None
         try:
-            await self._keep(order)
+            await self._keep(request)
         except Unavailable as error:
             failure = error
-        ended = await self._obey(order)
+        ended = await self._obey(request)
         if failure is not None:
             raise failure
         return ended

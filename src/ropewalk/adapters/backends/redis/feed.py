@@ -18,7 +18,7 @@ from ropewalk.adapters.backends.redis.subscriber import ShardSubscriber
 from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.messages import Publication, Registered, RemoteDisconnect, TransientRun, one_by_one
 from ropewalk.model.sessions import SessionTaken
-from ropewalk.ports import Deliver, Obey
+from ropewalk.ports import Deliver, OnDisconnectRequest
 
 logger = logging.getLogger("ropewalk.redis")
 
@@ -47,20 +47,20 @@ class RedisFeed:
     """Implements `ports.Feed`."""
 
     exact = False
-    tells_losses = False
+    reports_losses = False
 
     def __init__(self, store: Store, node: str) -> None:
         self._store = store
         self._node = node
         self._deliver: Deliver | None = None
-        self._obey: Obey | None = None
+        self._obey: OnDisconnectRequest | None = None
         self._missed: Callable[[], None] = lambda: None
         self._subscribers: list[ShardSubscriber] = []
         self._streams: dict[bytes, str] = {}  # by channel
         self._orders: OrderedDict[str, None] = OrderedDict()  # ids of orders that were obeyed
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
+    async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: Callable[[], None] = lambda: None) -> None:
         self._deliver, self._obey, self._missed = deliver, obey, missed
         if self._store.found.is_set():
             await self._open()
@@ -105,8 +105,8 @@ class RedisFeed:
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
         self.publish(one_by_one(runs))
 
-    async def command(self, order: RemoteDisconnect) -> int:
-        kept = _Order(secrets.token_urlsafe(9), order.identifier, order.reconnect)
+    async def disconnect(self, request: RemoteDisconnect) -> int:
+        kept = _Order(secrets.token_urlsafe(9), request.identifier, request.reconnect)
         self._note(kept.id)
         failure: RopewalkError | None = None
         try:
@@ -115,7 +115,7 @@ class RedisFeed:
             await home.ask("order", [home.key("o")], home.key("orders"), encode(kept), *bounds)
         except Unavailable as error:
             failure = error
-        ended = await self._obey(order) if self._obey is not None else 0
+        ended = await self._obey(request) if self._obey is not None else 0
         if failure is not None:
             raise failure
         return ended

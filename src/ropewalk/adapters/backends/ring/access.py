@@ -24,7 +24,7 @@ from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import digest
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.ring import RingNews
-from ropewalk.ports import Clock, Deliver, Journal, Obey
+from ropewalk.ports import Clock, Deliver, Journal, OnDisconnectRequest
 
 logger = logging.getLogger("ropewalk.ring")
 
@@ -50,7 +50,7 @@ class RingAccess:
         clock: Clock,
         orders: OrdersUnderWay,
         ends_kept: Callable[[], bool],
-        serve_here: Callable[[Deliver | None, Obey | None], None] = lambda deliver, obey: None,
+        serve_here: Callable[[Deliver | None, OnDisconnectRequest | None], None] = lambda deliver, obey: None,
     ) -> None:
         self.state = state
         self._name = name

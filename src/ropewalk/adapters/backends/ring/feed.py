@@ -19,8 +19,8 @@ from ropewalk.adapters.backends.workers.link import StoreLink
 from ropewalk.adapters.backends.workers.server import MOST_ORDERS, OBEY_SECONDS, ORDERS_SECONDS
 from ropewalk.model.errors import Moved, Unavailable
 from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
-from ropewalk.model.sessions import SessionTaken, SessionWanted
-from ropewalk.ports import Deliver, Missed, Obey, nobody_misses_it
+from ropewalk.model.sessions import EndRequest, SessionTaken
+from ropewalk.ports import Deliver, OnDisconnectRequest, OnMissed, ignore_missed
 
 logger = logging.getLogger("ropewalk.ring")
 
@@ -32,10 +32,10 @@ class RingFeed:
     what comes from a store in this process."""
 
     exact = False
-    tells_losses = True
+    reports_losses = True
 
     def __init__(
-        self, router: Router, orders: OrdersUnderWay, serve_here: Callable[[Deliver | None, Obey | None], None]
+        self, router: Router, orders: OrdersUnderWay, serve_here: Callable[[Deliver | None, OnDisconnectRequest | None], None]
     ) -> None:
         self._router = router
         self._orders_under_way = orders
@@ -44,12 +44,12 @@ class RingFeed:
         self._prefixes: set[bytes] = set()
         self._unanswered_bytes: dict[str, int] = {}  # of runs, by node
         self._deliver: Deliver | None = None
-        self._obey: Obey | None = None
-        self._missed: Missed = nobody_misses_it
+        self._obey: OnDisconnectRequest | None = None
+        self._missed: OnMissed = ignore_missed
         self._orders: deque[tuple[float, RemoteDisconnect]] = deque(maxlen=MOST_ORDERS)
         self._obeying: set[asyncio.Future[int]] = set()
 
-    async def start(self, deliver: Deliver, obey: Obey, missed: Missed = nobody_misses_it) -> None:
+    async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: OnMissed = ignore_missed) -> None:
         self._deliver, self._obey, self._missed = deliver, obey, missed
         self._serve_here(deliver, obey)
 
@@ -75,7 +75,7 @@ class RingFeed:
         self._obeying.add(task)
         task.add_done_callback(self._obeying.discard)
 
-    async def _carry_out(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+    async def _carry_out(self, order: EndRequest) -> int:
         if self._obey is None:
             return 0
         if not isinstance(order, RemoteDisconnect):
@@ -182,16 +182,16 @@ class RingFeed:
 
     # --- orders -------------------------------------------------------------------------------------------------------
 
-    async def command(self, order: RemoteDisconnect) -> int:
+    async def disconnect(self, request: RemoteDisconnect) -> int:
         """Every node ends its own; then what is left of them in the stores is ended. One that is not reached hears of it when
         it is back."""
         now = time.monotonic()
-        self._orders.append((now, order))
-        before = await self._router.ask_all("identity", order.identifier)
-        ended: int = sum((await self._router.ask_all("disconnect", order, timeout=OBEY_SECONDS)).values())
+        self._orders.append((now, request))
+        before = await self._router.ask_all("identity", request.identifier)
+        ended: int = sum((await self._router.ask_all("disconnect", request, timeout=OBEY_SECONDS)).values())
         reached = self._router.reached()
         left_at = {node: sids for node, sids in before.items() if node in reached and sids}
-        rest = {node: reached[node].call("end_rest", sids, order.reconnect) for node, sids in left_at.items()}
+        rest = {node: reached[node].call("end_rest", sids, request.reconnect) for node, sids in left_at.items()}
         left: int = sum((await gathered(rest)).values())
         return ended + left
 

@@ -25,7 +25,7 @@ from ropewalk.model.errors import Moved, NameTaken
 from ropewalk.model.messages import Publication, Registered, RemoteDisconnect
 from ropewalk.model.ring import RingNews
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted, SessionWrite
-from ropewalk.ports import Deliver, Journal, Obey, StreamStore
+from ropewalk.ports import Deliver, Journal, OnDisconnectRequest, StreamStore
 
 logger = logging.getLogger("ropewalk.ring")
 
@@ -58,7 +58,7 @@ class NodeServer(StoreServer):
         self.waits_for: Callable[[], str] = lambda: ""
         self._state = state
         self._deliver: Deliver | None = None
-        self._obey: Obey | None = None
+        self._obey: OnDisconnectRequest | None = None
         self._wanted_here: Listeners[str] = Listeners()
         self._obeying: set[asyncio.Future[int]] = set()
         self.sender: ShardSender
@@ -108,7 +108,7 @@ class NodeServer(StoreServer):
             self._hear[method](self._here, *arguments)
         return True
 
-    def serve_here(self, deliver: Deliver | None, obey: Obey | None) -> None:
+    def serve_here(self, deliver: Deliver | None, obey: OnDisconnectRequest | None) -> None:
         self._deliver, self._obey = deliver, obey
 
     def carry(self, messages: Sequence[Registered]) -> None:

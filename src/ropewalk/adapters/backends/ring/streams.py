@@ -29,7 +29,7 @@ class RingStreams:
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self.partition_of = partition_of
+        self.derive_partition = partition_of
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         publications = [_placed(publication) for publication in publications]

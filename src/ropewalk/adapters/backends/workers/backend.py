@@ -14,7 +14,7 @@ from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
-from ropewalk.ports import Deliver, Obey
+from ropewalk.ports import Deliver, OnDisconnectRequest
 
 MOST_ROWS = 10_000
 """Rows about sessions that wait for a store that is being started again."""
@@ -145,19 +145,19 @@ class WorkerFeed:
     """Implements `ports.Feed` and `ports.PrefixFeed`."""
 
     exact = False
-    tells_losses = True
+    reports_losses = True
 
     def __init__(self, link: StoreLink) -> None:
         self._link = link
         self._listening: set[str] = set()
         self._prefixes: set[bytes] = set()
-        self._obey: Obey | None = None
+        self._obey: OnDisconnectRequest | None = None
         self._missed: Callable[[], None] = lambda: None
         self._obeying: set[asyncio.Future[int]] = set()
         self._unanswered_bytes = 0
         self._hear_nothing()
 
-    async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
+    async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: Callable[[], None] = lambda: None) -> None:
         self._obey, self._missed = obey, missed
         self._link.notes.update(
             deliver=deliver, runs=lambda runs: deliver([wire.run_of(run) for run in runs]), order=self._take_order
@@ -202,8 +202,8 @@ class WorkerFeed:
         self._unanswered_bytes = 0
         return self._link.call("run", carried)
 
-    async def command(self, order: RemoteDisconnect) -> int:
-        ended: int = await self._link.call("command", order)
+    async def disconnect(self, request: RemoteDisconnect) -> int:
+        ended: int = await self._link.call("command", request)
         return ended
 
     def health(self) -> str:

@@ -11,7 +11,7 @@ from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
 from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.sessions import SessionSnapshot
-from ropewalk.ports import Deliver, Obey
+from ropewalk.ports import Deliver, OnDisconnectRequest
 
 NAME = "store"
 
@@ -20,12 +20,12 @@ class StoreFeed:
     """Implements `ports.Feed`."""
 
     exact = True
-    tells_losses = True
+    reports_losses = True
 
     def __init__(self, server: StoreServer) -> None:
         self._server = server
 
-    async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
+    async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: Callable[[], None] = lambda: None) -> None:
         """Nobody listens in this process."""
 
     async def stop(self) -> None: ...
@@ -40,8 +40,8 @@ class StoreFeed:
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
         self._server.carry_runs([wire.carried(run) for run in runs])
 
-    async def command(self, order: RemoteDisconnect) -> int:
-        return await self._server.command(order)
+    async def disconnect(self, request: RemoteDisconnect) -> int:
+        return await self._server.command(request)
 
     def health(self) -> str:
         return ""
