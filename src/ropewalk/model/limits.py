@@ -47,6 +47,33 @@ class Limits(Struct, frozen=True):
     disconnect_backlog: int = 4096
 
 
+class StoreLimits(Struct, frozen=True):
+    """Limits of a store of streams, sessions and presence.
+
+    Args:
+        dedup_ttl: how long the uid of a publication is remembered.
+        dedup_limit: maximum number of remembered uids; the oldest are dropped first.
+        idle_factor: history TTLs after which an idle stream is forgotten.
+        presence_ttl: how long members stay present after their node ended.
+        max_members: of one stream.
+        sessions_limit: maximum number of sessions that are kept without a connection.
+        max_session_size: of a session that can be resumed.
+        max_sessions_size: of all sessions that are kept without a connection.
+    """
+
+    dedup_ttl: float = 300.0
+    dedup_limit: int = 100_000
+    idle_factor: float = 10.0
+    presence_ttl: float = 15.0
+    max_members: int = 10_000
+    sessions_limit: int = 200_000
+    max_session_size: int = 128 * 1024
+    max_sessions_size: int = 256 * 1024 * 1024
+
+
+STORE_LIMITS = StoreLimits()
+
+
 class AppLimits(Struct, frozen=True):
     """Limits of calls to the application.
 
