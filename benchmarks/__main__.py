@@ -1,6 +1,6 @@
 """`python -m benchmarks [--only fanout,storm] [--quick] [--output FILE]`: measure, print the table, write the record.
 
-It fails when a count is wrong, never because a figure is low: a bar that is missed is said in the table.
+Exits with an error if a count is wrong, not if a figure is low: the table marks missed bars.
 """
 
 import argparse

@@ -29,7 +29,7 @@ class BarePicows:
     """Lives in a process of its own (see `benchmarks.remote`). Its event loop has a thread beside the one that is called."""
 
     def serve(self, welcome: bytes, answer: bytes) -> Address:
-        """Welcome everybody with these bytes, and answer the first frame of each with those."""
+        """Sends fixed bytes to each new connection, and others as the reply to its first frame."""
         address: Future[Address] = Future()
         threading.Thread(target=uvloop.run, args=(_serve(welcome, answer, address),), daemon=True).start()
         return address.result()

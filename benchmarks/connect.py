@@ -14,14 +14,14 @@ from benchmarks.load.recording import record
 from benchmarks.remote import Remote
 from benchmarks.report import Bar, Figure, figure
 from benchmarks.served import PATH, STREAM
-from benchmarks.server import Address, Server, usage_of
+from benchmarks.server import Address, Server, read_usage
 from benchmarks.sizes import Sizes
 
 BAR = Bar("ratio", "<=", 1.35)
 STILL = 0.2
 """Seconds without any processor time, after which all that the end of many connections brings is done."""
 
-LEAST = 0.01
+MIN_SECONDS = 0.01
 """Processor time is counted in steps of this."""
 
 
@@ -47,10 +47,10 @@ def measure_connect(server: Server, field: Remote[Field], sizes: Sizes) -> list[
             if replayed != count * history:
                 raise AssertionError(f"{replayed} messages of history came to {count} clients who asked for {history}")
             _until_still(processor)
-            return max(spent, LEAST) * 1e6 / count
+            return max(spent, MIN_SECONDS) * 1e6 / count
 
         for number in range(sizes.connect_rounds + 1):
-            found = connect(floor_address, lambda: usage_of(floor.pid).processor)
+            found = connect(floor_address, lambda: read_usage(floor.pid).processor)
             measured = connect(server.address, lambda: server.usage().processor)
             if number:  # in the first round much is done for the first time
                 bare.append(found)
@@ -64,5 +64,5 @@ def _until_still(processor: Callable[[], float]) -> None:
     since, last = time.monotonic(), processor()
     while time.monotonic() - since < STILL:
         time.sleep(0.02)
-        if (now := processor()) - last >= LEAST:
+        if (now := processor()) - last >= MIN_SECONDS:
             since, last = time.monotonic(), now

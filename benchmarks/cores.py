@@ -1,4 +1,4 @@
-"""Which core a process runs on. Left to the scheduler, the same echo takes 20 or 80 µs, and no ratio says anything."""
+"""Which core a process runs on. Unpinned, the same echo takes 20 or 80 µs, and ratios are meaningless."""
 
 import os
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class Cores(Struct, frozen=True):
 
 @contextmanager
 def on_core(core: int) -> Iterator[None]:
-    """What is started meanwhile stays on this core, with all its threads and children. So does the caller, until the end."""
+    """Pins the caller, and everything it starts meanwhile with all threads and children, to this core until the end."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:

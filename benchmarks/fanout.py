@@ -39,7 +39,7 @@ def _figure(pair: Pair, sizes: Sizes, batch: int, checked: int, server: list[Rou
         "messages_a_round": messages,
         "deliveries_a_round": messages * pair.subscribers,
         "deliveries_checked": checked,
-        # wall-clock rates suffer from whatever else runs on the machine; processor time hardly does
+        # other processes affect wall-clock rates, and hardly affect CPU time
         "cpu_us_a_delivery": statistics.median(found.cost for found in server),
         "floor_cpu_us_a_delivery": statistics.median(found.cost for found in floor),
     }

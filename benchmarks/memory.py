@@ -12,7 +12,7 @@ from benchmarks.load.field import Field
 from benchmarks.load.link import Stage
 from benchmarks.remote import Remote
 from benchmarks.report import Bar, Figure, figure
-from benchmarks.server import Server, usage_of
+from benchmarks.server import Server, read_usage
 from benchmarks.sizes import Sizes
 
 BAR = Bar("value", "<=", 16.0)
@@ -20,12 +20,12 @@ PATH, STREAM = "/cable", "bench"
 
 
 def measure_memory(server: Server, field: Remote[Field], sizes: Sizes) -> list[Figure]:
-    """One connection before the first reading: what is loaded for the first one is not part of each."""
+    """Opens one connection before the first reading, so that one-time allocations are not counted."""
     count = sizes.memory_connections
     field.call(Field.open, "first", server.address, PATH, STREAM, 1, Stage.SUBSCRIBED)
     before = server.usage().resident
     field.call(Field.open, "idle", server.address, PATH, STREAM, count, Stage.SUBSCRIBED)
-    after = _settled(lambda: server.usage().resident, sizes.memory_settle)
+    after = _steady(lambda: server.usage().resident, sizes.memory_settle)
     field.call(Field.close, "idle")
     field.call(Field.close, "first")
     with Remote(Floor) as floor:
@@ -37,17 +37,17 @@ def measure_memory(server: Server, field: Remote[Field], sizes: Sizes) -> list[F
 
 def _bare(floor: Remote[Floor], field: Remote[Field], count: int) -> float:
     address = floor.call(Floor.address)
-    before = usage_of(floor.pid).resident
+    before = read_usage(floor.pid).resident
     accepting = floor.begin(Floor.accept, count)
     field.call(Field.open, "bare", address, PATH, STREAM, count, Stage.UPGRADED)
     accepting.result()
     # resident memory is counted in pages, so a few connections may seem to cost nothing at all
-    added = max(usage_of(floor.pid).resident - before, os.sysconf("SC_PAGE_SIZE"))
+    added = max(read_usage(floor.pid).resident - before, os.sysconf("SC_PAGE_SIZE"))
     field.call(Field.close, "bare")
     return added / count / 1024
 
 
-def _settled(resident: Callable[[], int], seconds: float) -> int:
+def _steady(resident: Callable[[], int], seconds: float) -> int:
     """The highest size over a while: every connection has been pinged at least once in it."""
     deadline = time.monotonic() + seconds
     highest = resident()

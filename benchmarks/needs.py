@@ -1,4 +1,4 @@
-"""What a part needs of the machine beyond the server itself. A part that cannot run says what to install; the others run."""
+"""What each part needs besides the server. A part that cannot run is skipped, and the missing package is named."""
 
 import shutil
 import sysconfig

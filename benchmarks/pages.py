@@ -24,7 +24,7 @@ class Row(Struct, frozen=True):
 
     Args:
         keys: one figure, or two that `names` tells apart.
-        floor: what the floor is, if the head of the table does not say it. None if there is no meaningful floor.
+        floor: a description of the floor, if the table's head has none. None if there is no meaningful floor.
     """
 
     text: str
@@ -141,14 +141,14 @@ def full_tables(run: Run) -> str:
         "Each figure stands beside a floor of the same run.\n"
     ]
     text += [_table(table, figures) for table in TABLES]
-    missed = [f"{_row_of(figure.key)} ({figure.ratio:.2f})" for figure in run.figures if figure.holds is False]
+    missed = [f"{_row_title(figure.key)} ({figure.ratio:.2f})" for figure in run.figures if figure.holds is False]
     barred = sum(figure.bar is not None for figure in run.figures)
     outcome = "all of them hold in this run" if not missed else f"these missed theirs in this run: {'; '.join(missed)}"
     text.append(f"{barred} figures have a bar; {outcome}.\n")
     return "\n".join(text)
 
 
-def _row_of(key: str) -> str:
+def _row_title(key: str) -> str:
     return next((row.text for table in TABLES for row in table.rows if key in row.keys), key)
 
 

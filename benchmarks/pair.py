@@ -12,7 +12,7 @@ from benchmarks.load.field import Field
 from benchmarks.load.link import Stage
 from benchmarks.remote import Remote
 from benchmarks.served import PATH, STREAM, Served
-from benchmarks.server import Server, usage_of
+from benchmarks.server import Server, read_usage
 from benchmarks.sizes import Sizes
 
 
@@ -53,11 +53,11 @@ class Pair:
     def send(self, count: int) -> Round:
         """A round of the floor."""
         frames = self._floor_frames(count)
-        before = usage_of(self._floor.pid).processor
+        before = read_usage(self._floor.pid).processor
         reading = self._field.begin(Field.drain, "floor", [sum(map(len, frames))])
         started = self._floor.call(Floor.send, frames)
         ended = reading.result().passed[-1]
-        return self._round(count, ended - started, usage_of(self._floor.pid).processor - before)
+        return self._round(count, ended - started, read_usage(self._floor.pid).processor - before)
 
     def _round(self, count: int, seconds: float, processor: float) -> Round:
         deliveries = count * self.subscribers

@@ -1,4 +1,4 @@
-"""The parts of a run: their names, what they need of the machine, and in which order they are measured.
+"""The parts of a run: names, requirements and order.
 
 Modules that import an extra are imported only when a part that needs it is measured.
 """
@@ -14,7 +14,7 @@ from benchmarks.sizes import Sizes
 
 
 class Part(Struct, frozen=True):
-    """`extras`: what has to be installed beside the server itself."""
+    """`extras`: packages to install beside the server itself."""
 
     what: str
     extras: tuple[str, ...] = ()

@@ -47,7 +47,7 @@ def measure_publishing(sizes: Sizes) -> list[Figure]:
 
 
 def _rounds(server: Server, served: Served, floor: Program, bare: Bare, sizes: Sizes) -> Figure:
-    """The first round of each is not counted: it pays for what is made only once."""
+    """The first round of each is a warm-up."""
     count = sizes.publish_messages
     costs: list[float] = []
     floor_costs: list[float] = []

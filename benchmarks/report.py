@@ -1,6 +1,6 @@
 """What a run found, as a table for people and as JSON for the record.
 
-A figure always stands beside its floor and their ratio; machine facts are those that matter and name nobody.
+A figure always stands beside its floor and their ratio. Machine facts do not identify the machine.
 """
 
 import os
@@ -35,7 +35,7 @@ class Bar(Struct, frozen=True):
 
 
 class Figure(Struct, frozen=True):
-    """One finding: medians over the rounds, the rounds themselves, and whatever else explains it. `ratio` is a median too: of
+    """One finding: medians over the rounds, the rounds themselves, and details that explain it. `ratio` is a median too: of
     the ratios of each round and that of the floor beside it."""
 
     key: str

@@ -1,6 +1,6 @@
 """The server under test, as users run it: a process of its own, started by the command line.
 
-What it uses is asked of the system, not of it.
+Its resource usage is read from the system.
 """
 
 import os
@@ -28,19 +28,19 @@ class Usage(Struct, frozen=True):
 
 
 class Program:
-    """`python -m` with these arguments: a process that says where it listens."""
+    """`python -m` with these arguments: a process that prints its address."""
 
     def __init__(self, *arguments: str) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
         command = [sys.executable, "-m", *arguments]
-        # what is set around the run must not reach the server under test
+        # settings in the environment must not reach the server under test
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
         self._process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT, env=environ)
         self.address = self._listening()
 
     def usage(self) -> Usage:
         """Of all its processes."""
-        found = [usage_of(pid) for pid in self.pids()]
+        found = [read_usage(pid) for pid in self.pids()]
         return Usage(sum(each.resident for each in found), sum(each.processor for each in found))
 
     def pids(self) -> list[int]:
@@ -58,15 +58,15 @@ class Program:
     def _listening(self) -> Address:
         deadline = time.monotonic() + STARTUP
         while time.monotonic() < deadline and self._process.poll() is None:
-            found = re.search(r"listening on \w+://([\d.]+):(\d+)", self._said())
+            found = re.search(r"listening on \w+://([\d.]+):(\d+)", self._read_log())
             if found:
                 return found[1], int(found[2])
             time.sleep(0.05)
         self._process.kill()
         self._process.wait()
-        raise RuntimeError(f"the server did not start:\n{self._said()}")
+        raise RuntimeError(f"the server did not start:\n{self._read_log()}")
 
-    def _said(self) -> str:
+    def _read_log(self) -> str:
         # pread leaves the file's position alone: the server writes through the same one
         return os.pread(self._output.fileno(), 1 << 20, 0).decode(errors="replace")
 
@@ -93,8 +93,8 @@ def _family(pid: int) -> list[int]:
     return [pid, *(each for child in children for each in _family(child))]
 
 
-def usage_of(pid: int) -> Usage:
+def read_usage(pid: int) -> Usage:
     with open(f"/proc/{pid}/statm") as file:
         pages = int(file.read().split()[1])
-    # The clock of a process, as clock_getcpuclockid(3) has it: /proc/PID/stat would tell hundredths of a second only.
+    # The clock of a process, as clock_getcpuclockid(3) has it: /proc/PID/stat has hundredths of a second only.
     return Usage(pages * os.sysconf("SC_PAGE_SIZE"), time.clock_gettime(~pid << 3 | 2))

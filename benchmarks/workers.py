@@ -1,7 +1,7 @@
 """Two worker processes beside one: what a delivery costs then, and how much later a message comes that passes between them.
 
-Subscribers, publisher and both servers share the cores, so that deliveries a second say little of what more cores would give:
-the processor time of all processes of a server says it.
+Subscribers, publisher and both servers share the cores, so deliveries per second do not show how the server scales with cores.
+The CPU time of all its processes does.
 """
 
 import statistics
@@ -68,7 +68,7 @@ def _deliveries(single: Server, several: Server, field: Remote[Field], sizes: Si
 
 
 def _delay(single: Server, several: Server, field: Remote[Field], sizes: Sizes) -> Figure:
-    """To the last of a few subscribers, who are on both workers; what it takes with two, less what it takes with one."""
+    """Latency to the last of a few subscribers on both workers: the difference between two workers and one."""
     sides = _sides(single, several, field, sizes.worker_subscribers, sizes.payload)
     one, two = sides
     for side in sides:

@@ -1,4 +1,4 @@
 """Broky, push and subscribe over TCP: against an echo, a relay, nats-server, and the WebSocket clients of the same server.
 
-The rule: every process is pinned to a core, and the figures say to which.
+Every process is pinned to a core, which is part of the figure's details.
 """

@@ -27,7 +27,7 @@ from tests.services import nats_server
 KEY = "bench"
 TIMEOUT = 60.0
 WINDOW = 10_000
-"""Messages on their way at most: a subscriber is slow who is further behind than the server allows."""
+"""Maximum messages in flight: the server closes subscribers that are further behind."""
 
 RATE_BAR = Bar("value", ">=", 300_000.0)
 NATS_BAR = Bar("ratio", ">=", 3.0)
@@ -91,7 +91,7 @@ async def _broky(url: str, count: int, batch: int, payload: int) -> float:
 
 
 class Hearing:
-    """What came of a stream, up to so many messages."""
+    """Receives up to `count` messages of a stream."""
 
     def __init__(self, stream: Stream, count: int) -> None:
         self._stream, self._count = stream, count
@@ -118,12 +118,12 @@ async def _nats(url: str, count: int, payload: int) -> float:
     publisher, subscriber = await nats.connect(url), await nats.connect(url)
     done = asyncio.Event()
 
-    async def hear(message: Msg) -> None:
+    async def receive(message: Msg) -> None:
         heard.append(message.data)
         if len(heard) == count:
             done.set()
 
-    await subscriber.subscribe(KEY, cb=hear)
+    await subscriber.subscribe(KEY, cb=receive)
     await subscriber.flush()
     started = time.monotonic()
     for message in messages:

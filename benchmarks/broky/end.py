@@ -1,6 +1,6 @@
 """One connection of the load to Broky: a blocking socket that greets, subscribes and waits for answers.
 
-Whoever measures takes the socket and moves bytes that were made beforehand.
+Measurements use its socket and move prepared bytes.
 """
 
 import os
@@ -69,7 +69,7 @@ def encoded(body: Body) -> bytes:
     return encode_run(body) if isinstance(body, Run) else encode(body)
 
 
-def push_of(key: bytes, batch: int, payload: int, first: int = 0, ref: int = 0) -> bytes:
+def encode_push(key: bytes, batch: int, payload: int, first: int = 0, ref: int = 0) -> bytes:
     """A run of messages that are numbered from `first`, each of `payload` bytes."""
     return encode_run(run_of(key, payloads(first, batch, payload), ref))
 

@@ -6,7 +6,7 @@ Both are published to in the same way: the next push leaves when the one before 
 import time
 from functools import partial
 
-from benchmarks.broky.end import End, payloads, push_of
+from benchmarks.broky.end import End, encode_push, payloads
 from benchmarks.broky.flows import Rounds
 from benchmarks.broky.trips import EPHEMERAL
 from benchmarks.cores import Cores, on_core
@@ -42,13 +42,13 @@ class OverTcp:
         self._sizes[batch] = self._probe(batch)
         reading = self._field.begin(Field.drain, "tcp", [count // batch * self._sizes[batch]], checked=True)
         for first in range(0, count, batch):
-            self._push(push_of(KEY, batch, self._payload, first, 1))
+            self._push(encode_push(KEY, batch, self._payload, first, 1))
         self._verify(reading.result(), count)
         return count * self._subscribers
 
     def publish(self, count: int, batch: int) -> float:
         """Seconds from the first push until the last subscriber has the last byte."""
-        frame = push_of(KEY, batch, self._payload, 0, 1)
+        frame = encode_push(KEY, batch, self._payload, 0, 1)
         reading = self._field.begin(Field.drain, "tcp", [count // batch * self._sizes[batch]])
         started = time.monotonic()
         for _ in range(count // batch):
@@ -63,7 +63,7 @@ class OverTcp:
         """The bytes that come for a run."""
         witness = End(self._address, [KEY])
         before = witness.bytes
-        self._push(push_of(KEY, batch, self._payload, 0, 1))
+        self._push(encode_push(KEY, batch, self._payload, 0, 1))
         came = 0
         while came < batch:
             came += witness.expect(Run).count

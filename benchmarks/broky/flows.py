@@ -1,6 +1,6 @@
 """Messages a second through the server on a core of its own: the load sends frames that were made beforehand and counts bytes.
 
-`server_busy` in the details says how much of its core the server used: well below 1 it was the load that was too slow.
+`server_busy` in the details is the share of its core that the server used. Well below 1, the load was the bottleneck.
 """
 
 import statistics
@@ -47,7 +47,7 @@ class Flows:
         self._sizes, self._cores = sizes, cores
 
     def one_to_one(self) -> list[Figure]:
-        """And to nobody, which shares its rounds."""
+        """Also without subscribers, in the same rounds."""
         sizes, load = self._sizes, self._load
         self._open(1, [batch for batch, _ in sizes.broky_flows])
         before = self._server.published()
@@ -61,7 +61,7 @@ class Flows:
                 nobody[batch].take(count, partial(load.call, Load.forget, "served", count, batch))
         taken = self._server.published() - before
         if taken != (due := 2 * sizes.broky_rounds * sum(count for _, count in sizes.broky_flows)):
-            raise AssertionError(f"the server took in {taken} messages where {due} were pushed, half of them to nobody")
+            raise AssertionError(f"the server received {taken} messages of {due} pushed, half of them without subscribers")
         self._close()
         figures = []
         for batch, count in sizes.broky_flows:

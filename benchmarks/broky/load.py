@@ -1,4 +1,4 @@
-"""What the load process of Broky can be asked to do: routes by name.
+"""The commands of Broky's load process: routes by name.
 
 This is the whole surface that the measurements see of it.
 """
@@ -29,7 +29,7 @@ class Load:
         self._routes[route] = Route([_bare(address, PRODUCER) for _ in range(producers)], subscriber, _keys(producers), payload)
 
     def serve(self, route: str, address: Address, producers: int, payload: int, apart: Sequence[int] = ()) -> None:
-        """`apart`: processes of the server, of which another has the subscriber than has the producers."""
+        """`apart`: processes of the server; the subscriber and the producers are on different ones."""
         keys = _keys(producers)
         subscriber = End(address, keys)
         ends = [_apart(address, subscriber, apart) if apart else End(address) for _ in keys]

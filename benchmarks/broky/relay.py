@@ -1,6 +1,6 @@
 """`python -m benchmarks.broky.relay`: the floor, a bare uvloop that moves bytes and reads none of them.
 
-The first byte of a connection says what it is, and is sent back: an echo, a producer, or a subscriber of all producers.
+The first byte of a connection selects its role, and is sent back: an echo, a producer, or a subscriber of all producers.
 """
 
 import asyncio

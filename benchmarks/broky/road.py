@@ -1,4 +1,4 @@
-"""All that is measured of Broky, one kind of server state after another."""
+"""All measurements of Broky, one server state after another."""
 
 from benchmarks.broky.clients import measure_clients
 from benchmarks.broky.fanout import measure_fanout

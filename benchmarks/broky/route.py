@@ -1,6 +1,6 @@
 """From producers to one subscriber: sockets of the load, over which frames travel that were made beforehand.
 
-Timed rounds count bytes, exactly. What the bytes say is read in a checked round before them.
+Timed rounds count bytes exactly. A checked round before them decodes the messages.
 """
 
 import select
@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from benchmarks.broky.end import TIMEOUT, End, payloads, push_of
+from benchmarks.broky.end import TIMEOUT, End, encode_push, payloads
 from ropewalk.protocol.broky.frames import Ping, Pong, Run
 from ropewalk.protocol.broky.runs import payloads_of
 
@@ -33,7 +33,7 @@ class Feed:
         self.left = frames * len(frame)
 
     def advance(self) -> int:
-        """Bytes that were taken; 0 where there is no room."""
+        """Returns the number of bytes sent; 0 if the socket buffer is full."""
         try:
             sent = self._send(self._block[self._at : self._at + min(self._chunk, self.left)])
         except BlockingIOError:
@@ -108,10 +108,10 @@ class Route:
             sock.close()
 
     def _frame(self, producer: int, batch: int) -> bytes:
-        return push_of(self._keys[producer], batch, self._payload)
+        return encode_push(self._keys[producer], batch, self._payload)
 
     def _size(self, batch: int) -> int:
-        """Where nobody learned it, the bytes come back as they are."""
+        """Returns the bytes unchanged if they were not recorded."""
         return self._delivered.get(batch) or len(self._frame(0, batch))
 
     def _receive(self) -> int:
@@ -140,7 +140,7 @@ class Served(Route):
             end.sock.settimeout(TIMEOUT)
         before = self._subscribed.bytes
         for end, key in zip(self._ends, self._keys, strict=True):
-            end.sock.sendall(b"".join(push_of(key, batch, self._payload, run * batch) for run in range(runs)))
+            end.sock.sendall(b"".join(encode_push(key, batch, self._payload, run * batch) for run in range(runs)))
             self._expect(key, batch * runs)
         size, rest = divmod(self._subscribed.bytes - before, runs * len(self._keys))
         if rest:
@@ -153,16 +153,16 @@ class Served(Route):
         while len(found) < count:
             run = self._subscribed.expect(Run)
             if run.key != key:
-                raise AssertionError(f"{run.key!r} came where nobody had pushed to it")
+                raise AssertionError(f"{run.key!r} was delivered without a push")
             found += payloads_of(run)
         if found != payloads(0, count, self._payload):
             raise AssertionError("a subscriber did not get every message once and in order")
 
     def forget(self, count: int, batch: int) -> float:
-        """Seconds for so many messages to a key that nobody subscribed to, until the server has read the last one."""
+        """Seconds to push `count` messages to a key without subscribers, until the server has read the last one."""
         producer = self._ends[0]
         producer.sock.settimeout(TIMEOUT)
-        feed = Feed(producer.sock, push_of(b"nobody", batch, self._payload), count // batch, BLOCK)
+        feed = Feed(producer.sock, encode_push(b"nobody", batch, self._payload), count // batch, BLOCK)
         started = time.monotonic()
         while feed.left:
             feed.advance()
@@ -173,7 +173,7 @@ class Served(Route):
 
 
 def _advance(feeds: "deque[Feed]", room: int) -> int:
-    """Each of those that have something left, once, as long as there is room. Bytes that were taken."""
+    """Sends from each unfinished feed once, while there is room. Returns the number of bytes sent."""
     moved = 0
     for _ in range(len(feeds)):
         if moved >= room:

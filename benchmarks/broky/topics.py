@@ -1,9 +1,9 @@
-"""Memory that short-lived topics leave behind: each is pushed to once, some have a subscriber who comes and goes.
+"""Memory that short-lived topics leave behind: each receives one push, and some have a short-lived subscriber.
 
 Nothing of them is kept, so the server is as large afterwards as before.
 """
 
-from benchmarks.broky.end import End, push_of
+from benchmarks.broky.end import End, encode_push
 from benchmarks.broky.trips import EPHEMERAL
 from benchmarks.cores import Cores, on_core
 from benchmarks.report import Figure, figure
@@ -56,7 +56,7 @@ class Passing:
         self._subscriber.send(*(Subscribe(ref, key) for ref, key in enumerate(chosen, 1)))
         for _ in chosen:
             self._subscriber.expect(Subscribed)
-        self._producer.sock.sendall(b"".join(push_of(key, 1, self._payload) for key in keys))
+        self._producer.sock.sendall(b"".join(encode_push(key, 1, self._payload) for key in keys))
         found = [self._subscriber.expect(Run).key for _ in chosen]
         if found != chosen:
             raise AssertionError("a subscriber did not get the message of each of its topics")

@@ -48,7 +48,7 @@ def _trips(sizes: Sizes, cores: Cores) -> dict[str, Trips]:
         for counted in (False, *[True] * sizes.broky_rounds):
             for route, rounds in found.items():
                 seconds = load.call(Load.trips, route, sizes.broky_trips)
-                if counted:  # the first ones pay for what is made only once
+                if counted:  # warm-up
                     rounds.append(seconds)
     return found
 

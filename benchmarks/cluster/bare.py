@@ -1,4 +1,4 @@
-"""Bare clients: what somebody would write who has nothing but the client of the engine."""
+"""Bare clients: the same task with only the engine's client library."""
 
 import asyncio
 import contextlib
@@ -111,10 +111,10 @@ class BareNats:
     send = publish
 
     async def listen(self, stream: str, heard: Heard) -> None:
-        async def hear(message: Msg) -> None:
+        async def receive(message: Msg) -> None:
             heard(message.data)
 
-        callback: Any = hear
+        callback: Any = receive
         await self._subscriber.subscribe(f"bare.out.{stream}", cb=callback)
         await self._subscriber.flush()
 

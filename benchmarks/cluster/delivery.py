@@ -15,7 +15,7 @@ TIMEOUT = 60.0
 
 
 class Trips:
-    """Publishes, and hears what comes."""
+    """Publishes and receives."""
 
     def __init__(self, side: Side, payload: int) -> None:
         self._side = side
@@ -25,7 +25,7 @@ class Trips:
         self._heard: asyncio.Future[float] | None = None
 
     async def open(self) -> None:
-        await self._side.listen(STREAM, self._hear)
+        await self._side.listen(STREAM, self._receive)
 
     async def round(self, count: int) -> list[float]:
         """Seconds of each."""
@@ -42,7 +42,7 @@ class Trips:
         await self._side.send(STREAM, self._expected)
         return await heard - began
 
-    def _hear(self, payload: bytes) -> None:
+    def _receive(self, payload: bytes) -> None:
         now = time.perf_counter()
         if self._heard is None or self._heard.done() or payload != self._expected:
             raise AssertionError("a message was delivered twice, or another one than was published")

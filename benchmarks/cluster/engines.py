@@ -1,4 +1,4 @@
-"""The engines: how each is started, and what is measured on it. Their servers are those of the tests, on free ports."""
+"""The engines: how to start each one, and its measurements. Uses the servers of the tests, on free ports."""
 
 import time
 from collections.abc import AsyncIterator, Iterator

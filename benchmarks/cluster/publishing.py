@@ -42,7 +42,7 @@ async def measure_publishing(engine: Engine, nodes: Nodes, bare: Side, sizes: Si
 
 
 async def _measure(engine: Engine, nodes: Nodes, bare: Side, sizes: Sizes, way: Way) -> Figure:
-    """One round of each is not counted: the first pays for what is made only once."""
+    """The first round of each is a warm-up."""
     ours, floor = list[Round](), list[Round]()
     for counted in (False, *[True] * sizes.cluster_rounds):
         for side, rounds in ((bare, floor), (nodes, ours)):
@@ -55,7 +55,7 @@ async def _measure(engine: Engine, nodes: Nodes, bare: Side, sizes: Sizes, way: 
         "streams": way.streams,
         "payload": sizes.row_bytes,
         "messages_a_round": _each(publishers, sizes) * publishers,
-        # wall-clock rates suffer from whatever else runs on the machine; processor time hardly does
+        # other processes affect wall-clock rates, and hardly affect CPU time
         "cpu_us_a_message": statistics.median(one.cost for one in ours),
         "floor_cpu_us_a_message": statistics.median(one.cost for one in floor),
     }

@@ -1,4 +1,4 @@
-"""All that is measured of a cluster: engine by engine, so that only one server of another runs at a time."""
+"""All measurements of a cluster, engine by engine, so that only one engine's server runs at a time."""
 
 import uvloop
 

@@ -1,4 +1,4 @@
-"""The two sides of a measurement: a backend of two nodes, and a bare client of its engine. Both are asked for the same."""
+"""The two sides of a measurement: a backend with two nodes, and a bare client of its engine, with the same interface."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -14,11 +14,11 @@ class Side(Protocol):
     """Opened by its maker."""
 
     async def publish(self, stream: str, payload: bytes, uid: str = "") -> None:
-        """Keep it and bring it to whoever listens; returns when that is acknowledged. With a `uid` it is kept once, as far as
-        the side knows how."""
+        """Store the message and deliver it; returns when the engine has acknowledged it. A `uid` makes it
+        idempotent if the side supports that."""
 
     async def send(self, stream: str, payload: bytes) -> None:
-        """The least that brings it to whoever listens."""
+        """The cheapest way to deliver a message to subscribers."""
 
     async def listen(self, stream: str, heard: Heard) -> None:
         """On another connection than that of the publisher. One stream and one listener."""
@@ -39,7 +39,7 @@ class Nodes:
             await backend.start()
             if trouble := backend.health():
                 raise AssertionError(f"the backend does not work: {trouble}")
-        await self._listening.feed.start(self._deliver, self._obey)
+        await self._listening.feed.start(self._deliver, self._disconnect)
 
     async def publish(self, stream: str, payload: bytes, uid: str = "") -> None:
         await self._publishing.streams.append((Publication(stream, payload, uid=uid),))
@@ -69,5 +69,5 @@ class Nodes:
             for message in one_by_one(messages):
                 self._heard(message.payload)
 
-    async def _obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+    async def _disconnect(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
         return 0

@@ -34,7 +34,7 @@ class Chorus:
             if not (ready := poll.poll(TIMEOUT)):
                 raise TimeoutError(f"{len(waiting)} publishers had no answer within {TIMEOUT:g} s")
             for fd, _ in ready:
-                if waiting[fd].hear() and not waiting[fd].advance():
+                if waiting[fd].receive() and not waiting[fd].advance():
                     poll.unregister(fd)
                     del waiting[fd]
         poll.close()

@@ -49,14 +49,14 @@ class Crowd:
         return time.monotonic() - started
 
     def resume(self, epoch: str) -> Resumed:
-        """Bring all that were cut back by their session and position."""
+        """Reconnect all cut connections by session and position."""
         cut, self._cut = self._cut, []
         self._bring([partial(self._connect, link.sid, epoch, link.offset) for link in cut], Stage.SUBSCRIBED)
         seconds = time.monotonic() - self._cut_at
         links = self.links.values()
         return Resumed(seconds, sum(link.restored for link in links), sum(link.replayed for link in links))
 
-    def settle(self, offset: int) -> int:
+    def count_wrong(self, offset: int) -> int:
         """Read on until every link is at `offset`; how often one of them saw an offset that was not the next."""
         deadline = time.monotonic() + TIMEOUT
         while any(link.offset < offset for link in self.links.values()):

@@ -1,7 +1,7 @@
 """Reading what a fan-out brings, as cheaply as Python can: bytes are counted, not parsed.
 
-Every connection gets the same bytes, so counts tell that all came, and in checked rounds one parsed connection
-and the checksums of all others tell that everyone got every offset once and in order.
+Every connection gets the same bytes, so byte counts show that all messages arrived. In checked rounds one connection is parsed,
+and equal checksums of all others prove that each received every offset once and in order.
 """
 
 import select
@@ -62,9 +62,9 @@ class Drain:
 
     def _ready(self, deadline: float) -> list[int]:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not all of {len(self._sockets)} connections got what was published")
+            raise TimeoutError(f"not all of {len(self._sockets)} connections received all messages")
         events = self._poll(1.0)
-        # anything but "readable" is an end: such a connection would be readable for ever and bring nothing
+        # anything but "readable" is an end: such a connection would stay readable without data
         if any(event != select.EPOLLIN for _, event in events):
             raise ConnectionError("the server ended a connection during a fan-out")
         return [fd for fd, _ in events]

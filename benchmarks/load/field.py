@@ -1,4 +1,4 @@
-"""What the load process can be asked to do: crowds by name, each with its own reader.
+"""The commands of the load process: crowds by name, each with its own reader.
 
 This is the whole surface that the measurements see of it.
 """
@@ -49,16 +49,16 @@ class Field:
     def resume(self, crowd: str, epoch: str) -> Resumed:
         return self._crowds[crowd].resume(epoch)
 
-    def settle(self, crowd: str, offset: int) -> int:
-        return self._crowds[crowd].settle(offset)
+    def count_wrong(self, crowd: str, offset: int) -> int:
+        return self._crowds[crowd].count_wrong(offset)
 
     def probe(self, crowd: str, offset: int) -> bytes:
         """Read until everyone is at `offset`; the message that was there, as one of them got it."""
-        self._crowds[crowd].settle(offset)
+        self._crowds[crowd].count_wrong(offset)
         return next(iter(self._crowds[crowd].links.values())).last
 
     def replayed(self, crowd: str, offset: int) -> int:
-        """Messages of history that came to those who have now all up to `offset`, each once and in order."""
+        """Counts history messages of the connections that now have every offset up to `offset`, once and in order."""
         links = self._crowds[crowd].links.values()
         return sum(link.replayed for link in links if link.offset == offset and not link.errors)
 

@@ -43,7 +43,7 @@ class Link:
         self.sock.send(wire.upgrade_request("bench", self.path))
 
     def receive(self) -> None:
-        """Take what is there and react to it."""
+        """Read the available frames and react to them."""
         piece = self.sock.recv(65536)
         if not piece:
             raise ConnectionError(f"the server ended a connection at stage {self.stage.name}")
@@ -66,7 +66,7 @@ class Link:
     def _react(self, payload: bytes) -> None:
         if not payload.startswith(b'{"type":'):
             self.last = payload
-            self._account(wire.offset_of(payload))
+            self._account(wire.read_offset(payload))
         elif payload.startswith(b'{"type":"welcome"'):
             self._welcomed(payload)
         elif payload.startswith(b'{"type":"confirm_history"' if self.epoch else b'{"type":"confirm_subscription"'):

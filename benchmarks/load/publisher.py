@@ -62,8 +62,8 @@ class Publisher:
         self._socket.sendall(self._prepared.pop())
         return True
 
-    def hear(self) -> bool:
-        """Take what has come; True when it completes the answer."""
+    def receive(self) -> bool:
+        """Read available bytes; True when the response is complete."""
         self._heard += self._receive()
         if _body(self._heard) is None:
             return False

@@ -17,7 +17,7 @@ def record(address: Address, path: str, stream: str, epoch: str, offset: int) ->
 
 
 def _until(sock: socket.socket, kind: bytes) -> bytes:
-    """All that comes, up to and with a message of this kind, which is the last before we say something."""
+    """All bytes up to and including a message of this kind, the last one before the client's next command."""
     heard = b""
     while kind not in heard or not heard.endswith(b"}"):
         piece = sock.recv(65536)

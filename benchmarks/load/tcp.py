@@ -11,7 +11,7 @@ from ropewalk.protocol.broky.tables import encode
 
 
 class TcpLink(Link):
-    """Subscribes to one key, and reads no deliveries: whoever drains it does."""
+    """Subscribes to one key. Deliveries are read by `drain`."""
 
     def __init__(self, sock: socket.socket, stream: str) -> None:
         super().__init__(sock, stream, "")

@@ -74,6 +74,6 @@ def cut_frames(buffer: bytes) -> tuple[list[bytes], bytes]:
     return payloads, buffer[start:]
 
 
-def offset_of(payload: bytes) -> int:
+def read_offset(payload: bytes) -> int:
     """The offset of a data message: its last field, so the payload itself is not parsed."""
     return int(payload[payload.rindex(b'"offset":') + 9 : -1])

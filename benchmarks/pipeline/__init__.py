@@ -1,4 +1,4 @@
 """What lies behind the live path, measured: the journal, Spark's way through it, and the archive's cold reads.
 
-The rule: whatever can be done by Spark or Arrow alone is the floor, and both do the same rows in the same run.
+The floor is Spark or Arrow alone with the same rows in the same run.
 """

@@ -39,7 +39,7 @@ def _chorus(stack: ExitStack, durability: str, directory: Path, sizes: Sizes) ->
 
 
 def _rates(choirs: dict[str, Chorus], count: int, batch: int, rounds: int) -> Rates:
-    """One round of each is not counted: the first pays for what is made only once."""
+    """The first round of each is a warm-up."""
     found: Rates = {name: [] for name in choirs}
     for counted in (False, *[True] * rounds):
         for name, chorus in choirs.items():

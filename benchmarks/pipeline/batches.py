@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
 
-from benchmarks.pipeline.rows import BODY_ROWS, batches, fill, journal_rows, stream_names, url_of
+from benchmarks.pipeline.rows import BODY_ROWS, batches, fill, journal_rows, server_url, stream_names
 from benchmarks.pipeline.spark import Batches, Spark
 from benchmarks.remote import Remote
 from benchmarks.report import Bar, Figure, figure
@@ -31,7 +31,7 @@ ARCHIVE_BAR = Bar("ratio", ">=", 0.9)
 
 
 class Ground(Struct, frozen=True):
-    """A journal with all rows in it, and a directory for what is made of them."""
+    """A journal with all rows, and an output directory."""
 
     spark: Remote[Spark]
     server: Server
@@ -39,16 +39,16 @@ class Ground(Struct, frozen=True):
     sizes: Sizes
 
     def fresh(self) -> str:
-        """A directory that nobody has written to."""
+        """A new, empty directory."""
         return tempfile.mkdtemp(dir=self.directory)
 
     @property
     def options(self) -> dict[str, str]:
-        return {"url": url_of(self.server), "startingOffsets": "earliest"}
+        return {"url": server_url(self.server), "startingOffsets": "earliest"}
 
 
 def journaled(directory: str, sizes: Sizes) -> Server:
-    """A server with a journal. Hot history is not what is measured here, so little of it is kept."""
+    """A server with a journal. Keeps little hot history, which is not measured here."""
     return Server("--data_dir", directory, "--journal_shards", str(sizes.shards), "--history_limit", "1")
 
 
@@ -103,7 +103,7 @@ def measure_sink(on: Ground) -> list[Figure]:
     with journaled(on.fresh(), on.sizes) as server:
         ours, loop = _alternate(
             on.sizes,
-            lambda: on.spark.call(Spark.from_files, files, "ropewalk", {"url": url_of(server)}, on.fresh()),
+            lambda: on.spark.call(Spark.from_files, files, "ropewalk", {"url": server_url(server)}, on.fresh()),
             lambda: _loop(server, files, next(producers)),
             rows,
         )
@@ -121,7 +121,7 @@ def _write_files(directory: str, sizes: Sizes) -> None:
 
 
 def _loop(server: Server, directory: str, producer: str) -> Batches:
-    client, done, started = JournalClient(Address(url_of(server))), 0, time.monotonic()
+    client, done, started = JournalClient(Address(server_url(server))), 0, time.monotonic()
     for batch in pq.read_table(directory).to_batches(BODY_ROWS):
         client.produce(producer, done, ipc(batch))
         done += batch.num_rows

@@ -30,7 +30,7 @@ SEED = 20260101
 
 
 class Stream(Struct, frozen=True):
-    """`daily` messages are published every day: streams differ in it, so that a file's range of offsets tells little."""
+    """`daily` messages are published every day; streams differ in it, so a file's offset range excludes few of them."""
 
     name: str
     daily: int
@@ -135,7 +135,7 @@ def _read_group(path: Path, metadata: pq.FileMetaData, number: int) -> float:
     return time.perf_counter() - started
 
 
-# --- what it says -----------------------------------------------------------------------------------------------------
+# --- figures ----------------------------------------------------------------------------------------------------------
 
 
 def _figure(found: Rounds, days: int, streams: list[Stream], sizes: Sizes) -> Figure:

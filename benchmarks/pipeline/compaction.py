@@ -76,7 +76,7 @@ def _append(root: Path, number: int, rows: int, sizes: Sizes) -> float:
         return time.perf_counter() - started
 
 
-# --- what it says -----------------------------------------------------------------------------------------------------
+# --- figures ----------------------------------------------------------------------------------------------------------
 
 
 def _cost(grown: list[Growth], few: int, sizes: Sizes) -> Figure:

@@ -9,5 +9,5 @@ from signal import SIGURG
 from pyspark import daemon
 
 if __name__ == "__main__":
-    vars(daemon)["SIGCHLD"] = SIGURG  # a signal that nobody sends, so that ignoring it changes nothing
+    vars(daemon)["SIGCHLD"] = SIGURG  # an unused signal, so that ignoring it has no effect
     daemon.manager()

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.load.publisher import Publisher
 from benchmarks.pipeline.batches import journaled
-from benchmarks.pipeline.rows import payloads, url_of
+from benchmarks.pipeline.rows import payloads, server_url
 from benchmarks.pipeline.spark import Spark
 from benchmarks.remote import Remote
 from benchmarks.report import Figure, figure, milliseconds
@@ -39,7 +39,7 @@ def _ours(spark: Remote[Spark], directory: Path, sizes: Sizes) -> list[float]:
     with journaled(str(directory / "data"), sizes) as server:
         publisher = Publisher(server.address, "bench", sizes.row_bytes)
         publisher.publish(1)
-        options = {"url": url_of(server), "columns": "journal", "startingOffsets": "earliest"}
+        options = {"url": server_url(server), "columns": "journal", "startingOffsets": "earliest"}
         spark.call(
             Spark.keep_running, "ropewalk", options, "ropewalk_archive", {"path": str(root)}, str(directory / "a"), TRIGGER
         )
@@ -74,7 +74,7 @@ def _row(sizes: Sizes) -> pa.Table:
 
 
 def _latencies(publish: Callable[[int], float], log: Path, sizes: Sizes) -> list[float]:
-    """Seconds from `publish`, which tells when it began, to the next entry of `log`. What came before has to be there first."""
+    """Seconds from the start of `publish`, which returns it, to the next entry of `log`. Waits for earlier entries first."""
     _await(log, 1)
     found: list[float] = []
     for number in range(sizes.queryable_messages):

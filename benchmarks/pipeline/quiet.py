@@ -15,7 +15,7 @@ from benchmarks.load.field import Field
 from benchmarks.load.publisher import Address, Publisher
 from benchmarks.pair import Pair
 from benchmarks.pipeline.batches import journaled
-from benchmarks.pipeline.rows import url_of
+from benchmarks.pipeline.rows import server_url
 from benchmarks.pipeline.spark import Spark
 from benchmarks.remote import Remote
 from benchmarks.report import Bar, Figure, figure, milliseconds
@@ -49,7 +49,7 @@ class _Archive:
 
     def __init__(self, spark: Remote[Spark], server: Server, directory: Path) -> None:
         self._spark = spark
-        self._options = {"url": url_of(server), "columns": "journal", "startingOffsets": "earliest"}
+        self._options = {"url": server_url(server), "columns": "journal", "startingOffsets": "earliest"}
         self._root, self._home = str(directory / "archive"), str(directory / "query")
 
     @property

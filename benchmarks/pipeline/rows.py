@@ -19,7 +19,7 @@ PRODUCER = "bench"
 EPOCH = "epoch"
 
 
-def url_of(server: Server) -> str:
+def server_url(server: Server) -> str:
     host, port = server.address
     return f"http://{host}:{port}"
 
@@ -63,7 +63,7 @@ def batches(count: int, size: int, streams: Sequence[str]) -> Iterator[pa.Record
 
 def fill(server: Server, count: int, size: int, streams: int) -> None:
     """Register so many rows, and see that the journal has them."""
-    client = JournalClient(Address(url_of(server)))
+    client = JournalClient(Address(server_url(server)))
     done = 0
     for batch in batches(count, size, stream_names(streams)):
         client.produce(PRODUCER, done, ipc(batch))
@@ -73,5 +73,5 @@ def fill(server: Server, count: int, size: int, streams: int) -> None:
 
 
 def journal_rows(server: Server) -> int:
-    spans = JournalClient(Address(url_of(server))).spans()
+    spans = JournalClient(Address(server_url(server))).spans()
     return sum(span.end - span.first for own in spans.values() for span in own)

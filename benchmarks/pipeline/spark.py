@@ -38,7 +38,7 @@ class Spark:
 
     @property
     def session(self) -> SparkSession:
-        """Made at the first call, not with the process: there an error would be nobody's answer."""
+        """Created at the first call, not with the process, so that the caller receives errors."""
         if self._session is None:
             self._session = spark_session("benchmarks", **DAEMON, **(HURRIED if self._hurried else {}))
             # a query that is stopped amid a batch would be logged at length; one that fails is raised here anyway
@@ -60,7 +60,7 @@ class Spark:
         self._running = writer.trigger(processingTime=trigger).start()
 
     def stop(self) -> Batches:
-        """End the running query; what it did, of the batches that Spark still tells of. Raises what it failed with."""
+        """Stops the running query and returns the progress that Spark still has. Raises the query's exception."""
         query = self._running
         assert query is not None
         self._running = None
