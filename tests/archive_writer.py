@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ropewalk.core.ring import shard_of
-from ropewalk.model.journal import GENERATION_SIZE, RowKind, publication_detail
+from ropewalk.model.journal import GENERATION_SIZE, RowKind, encode_publication_detail
 from ropewalk.model.messages import MessageFields, Registered
 from ropewalk.pipeline.archive import archived_positions
 from ropewalk.pipeline.archive.layout import ROW_GROUP, partitioned, write_file
@@ -86,7 +86,7 @@ def flip_payload(path: Path) -> None:
 def _cells(each: Registered) -> dict[str, object]:
     place: dict[str, object] = {"stream": each.stream, "epoch": each.epoch, "offset": each.offset, "value": each.payload}
     fields = each.fields or MessageFields()
-    told = {"uid": fields.uid or None, "detail": publication_detail(fields.ts_producer) or None}
+    told = {"uid": fields.uid or None, "detail": encode_publication_detail(fields.ts_producer) or None}
     return {**place, **told, "exclude_socket": each.exclude_socket or None, "broadcast_type": each.broadcast_type or None}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ropewalk.model.messages import Deliverable, Publication, RemoteDisconnect, one_by_one
+from ropewalk.model.messages import Deliverable, Publication, RemoteDisconnect, expand_runs
 from ropewalk.model.sessions import SessionTaken, SessionWanted
 from ropewalk.ports import Backend
 
@@ -66,7 +66,7 @@ class Nodes:
 
     def _deliver(self, messages: Sequence[Deliverable]) -> None:
         if self._heard is not None:
-            for message in one_by_one(messages):
+            for message in expand_runs(messages):
                 self._heard(message.payload)
 
     async def _disconnect(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:

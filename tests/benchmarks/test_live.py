@@ -7,7 +7,7 @@ from benchmarks.parts import PARTS, left_out
 from benchmarks.report import Run
 from benchmarks.sizes import QUICK
 from benchmarks.storm import MISSED_BY_ALL
-from ropewalk.model.extras import install
+from ropewalk.model.extras import install_command
 from tests.benchmarks.quick_run import ROOT, assert_bars_are_checked, assert_ratios_are_consistent, details_of, quick_run
 
 LIVE = "fanout,latency,memory,storm,connect,workers,publish"
@@ -57,9 +57,9 @@ def test_parts_without_their_extra_are_left_out_with_a_hint(monkeypatch: pytest.
     monkeypatch.setattr(needs, "find_spec", lambda module: module != "pyspark")
     absent = left_out(list(PARTS))
     assert set(absent) == {"source", "archive", "sink", "queryable", "quiet"}
-    assert set(absent.values()) == {install("spark")}
+    assert set(absent.values()) == {install_command("spark")}
 
 
 def test_hint_of_a_part_names_all_of_its_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needs, "find_spec", lambda module: module != "nats")
-    assert left_out(["fanout", "cluster"]) == {"cluster": install("redis", "enats")}
+    assert left_out(["fanout", "cluster"]) == {"cluster": install_command("redis", "enats")}

@@ -19,7 +19,7 @@ from ropewalk.core.stats import Stats
 from ropewalk.engine.broker import Broker
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, GapReason, Replay
-from ropewalk.model.messages import Position, Publication, Receipt, RemoteDisconnect, one_by_one
+from ropewalk.model.messages import Position, Publication, Receipt, RemoteDisconnect, expand_runs
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import EndRequest, SessionSnapshot, SessionTaken, SessionWrite
@@ -199,7 +199,7 @@ async def test_sessions_and_members_whose_end_was_lost_expire_with_the_former_le
         clock.advance(TTL)
         await node.leases.renew(LEASE, ())
         await other.sweep()
-        assert [sid for sid, _ in await other.sessions.expired(10)] == ["ended"]
+        assert [sid for sid, _ in await other.sessions.take_expired(10)] == ["ended"]
 
 
 async def write(node: RedisBackend, sid: str, version: int, live: bool = True) -> None:
@@ -442,7 +442,7 @@ async def test_two_databases_of_one_redis_are_separate(redis: RedisServer) -> No
     for backend in backends:
         await backend.start()
     here, there = backends
-    await here.feed.start(lambda messages: received.extend(message.payload for message in one_by_one(messages)), obey)
+    await here.feed.start(lambda messages: received.extend(message.payload for message in expand_runs(messages)), obey)
     await here.feed.listen("s")
     await there.streams.append([Publication("s", b"there", transient=True), Publication("s", b"there")])
     await there.feed.disconnect(RemoteDisconnect("there"))

@@ -14,7 +14,7 @@ from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Replay
-from ropewalk.model.messages import Deliverable, Position, Publication, Receipt, Registered, one_by_one
+from ropewalk.model.messages import Deliverable, Position, Publication, Receipt, Registered, expand_runs
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import EndRequest
 from tests.services import NatsServer, free_port, nats_cluster
@@ -47,7 +47,7 @@ class Heard:
         self.missed += 1
 
     def deliver(self, messages: Sequence[Deliverable]) -> None:
-        self.messages += one_by_one(messages)
+        self.messages += expand_runs(messages)
 
     async def obey(self, order: EndRequest) -> int:
         self.orders.append(order)

@@ -11,7 +11,7 @@ import pytest
 
 from ropewalk.adapters.archives import DeltaArchive
 from ropewalk.adapters.journals.arrow import ArrowJournal
-from ropewalk.model.journal import Row, RowKind, publication_detail
+from ropewalk.model.journal import Row, RowKind, encode_publication_detail
 from ropewalk.model.limits import JournalLimits
 from ropewalk.model.messages import MessageFields, Registered
 from ropewalk.ports import Archive
@@ -115,5 +115,5 @@ def _row(each: Registered) -> Row:
         fields.uid,
         each.exclude_socket,
         each.broadcast_type,
-        detail=publication_detail(fields.ts_producer),
+        detail=encode_publication_detail(fields.ts_producer),
     )

@@ -43,7 +43,7 @@ class JournaledBackend:
         self._backend = memory_backend(setup, journal=self._journal)
         self.streams, self.sessions, self.presence = self._backend.streams, self._backend.sessions, self._backend.presence
         self.feed, self.leases = self._backend.feed, self._backend.leases
-        self.record_queue, self.rules_changed = self._backend.record_queue, self._backend.rules_changed
+        self.record_queue, self.reload_rules = self._backend.record_queue, self._backend.reload_rules
         self.health, self.sweep, self.gauges = self._backend.health, self._backend.sweep, self._backend.gauges
 
     async def start(self) -> None:

@@ -287,7 +287,7 @@ async def test_sessions_and_members_whose_end_was_lost_expire_after_the_node_has
             await until(two.sweep, Unavailable)
         assert [event.member.id for event in await two.presence.expire()] == ["member ended"]
         assert await members() == ["member live"]
-        assert [sid for sid, _ in await two.sessions.expired(10)] == ["ended"]
+        assert [sid for sid, _ in await two.sessions.take_expired(10)] == ["ended"]
 
 
 async def test_node_that_reconnects_late_notices_lost_records(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,8 +64,8 @@ async def test_session_limit_expires_the_oldest_sessions(server: NatsServer, pre
         async with running(one):
             for sid in range(5):
                 await one.sessions.save(str(sid), snapshot, 100.0 + sid)
-            assert {sid for sid, _ in await one.sessions.expired(10)} == {"0", "1"}
-            assert await one.sessions.expired(10) == []
+            assert {sid for sid, _ in await one.sessions.take_expired(10)} == {"0", "1"}
+            assert await one.sessions.take_expired(10) == []
             assert one.gauges()["sessions_kept"] == 3
             assert await one.sessions.peek("2") == snapshot
             assert await one.sessions.peek("1") is None
@@ -89,11 +89,11 @@ async def test_expired_sessions_are_reported_once_if_a_removal_is_unanswered(
             raise Unanswered("no answer")
 
         one._table.write = unanswered  # type: ignore[method-assign]
-        given = await one.sessions.expired(10)
+        given = await one.sessions.take_expired(10)
         assert len(given) == 2
-        given += await two.sessions.expired(1)
+        given += await two.sessions.take_expired(1)
         for _ in range(3):
-            given += [*await one.sessions.expired(10), *await two.sessions.expired(10)]
+            given += [*await one.sessions.take_expired(10), *await two.sessions.take_expired(10)]
         assert sorted(sid for sid, _ in given) == list("abcde")
 
 
@@ -110,11 +110,11 @@ async def test_session_taken_after_an_unanswered_removal_is_not_reported(server:
 
         one._table.write = unanswered  # type: ignore[method-assign]
         with pytest.raises(Unanswered):  # one too many is kept
-            await one.sessions.expired(10)
+            await one.sessions.take_expired(10)
         one._table.write = write  # type: ignore[method-assign]
         assert await one.sessions.take("a", "c")
         assert await one.sessions.take("b")
-        assert await one.sessions.expired(10) == []
+        assert await one.sessions.take_expired(10) == []
 
 
 async def test_interrupted_revoke_reports_all_removed_sessions_later(server: NatsServer, prefix: str) -> None:
@@ -133,7 +133,7 @@ async def test_interrupted_revoke_reports_all_removed_sessions_later(server: Nat
         with pytest.raises(Unanswered):
             await one.sessions.revoke("ids", True)
         again = await one.sessions.revoke("ids", True)
-        given = [*again, *await one.sessions.expired(10), *await one.sessions.expired(10)]
+        given = [*again, *await one.sessions.take_expired(10), *await one.sessions.take_expired(10)]
         assert sorted(sid for sid, _ in given) == list("abc")
 
 

@@ -11,8 +11,8 @@ from ropewalk.adapters.backends.ring.backend import TO_AGREE, RingBackend
 from ropewalk.adapters.backends.ring.owed import OwedCall
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import Unanswered, Unavailable
-from ropewalk.model.history import Gap, Replay, steps
-from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, TransientRun, one_by_one
+from ropewalk.model.history import Gap, Replay, split_at_gaps
+from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, TransientRun, expand_runs
 from ropewalk.model.presence import Member
 from ropewalk.model.ring import LeaveRing, RingMember
 from ropewalk.model.rules import StreamRules
@@ -64,7 +64,7 @@ class Heard:
         return self
 
     def _deliver(self, messages: Sequence[Deliverable]) -> None:
-        self.messages += one_by_one(messages)
+        self.messages += expand_runs(messages)
 
     async def _obey(self, order: object) -> int:
         self.orders.append(order)
@@ -149,11 +149,13 @@ async def test_large_history_between_nodes_does_not_break_their_link(ring: RingI
         await publish(b, live)
         await ring.until(lambda number=number: len(heard.messages) > number)  # type: ignore[misc]
     for answer in await asyncio.gather(*asking):
-        assert [message.offset for piece in steps(answer) for message in piece.messages] == [1]  # as much as one answer holds
+        assert [message.offset for piece in split_at_gaps(answer) for message in piece.messages] == [
+            1
+        ]  # as much as one answer holds
     offset, epoch = 1, answer.epoch
     while offset < 100:
         page = await a.streams.replay(large, Position(epoch, offset))
-        assert [message.offset for piece in steps(page) for message in piece.messages] == [offset + 1]
+        assert [message.offset for piece in split_at_gaps(page) for message in piece.messages] == [offset + 1]
         offset += 1
     assert [a._links["b"]._connection, b._links["a"]._connection] == links
     assert heard.missed == 0

@@ -14,9 +14,9 @@ from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered, Unavailable
-from ropewalk.model.history import Gap, Replay, steps
+from ropewalk.model.history import Gap, Replay, split_at_gaps
 from ropewalk.model.journal import Row
-from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, one_by_one
+from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, expand_runs
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import EndRequest, SessionSnapshot, SessionWrite
@@ -37,7 +37,7 @@ class SilentJournal:
         self.asked.set()
         await asyncio.Event().wait()
 
-    def note(self, rows: Sequence[Row]) -> None: ...
+    def write_nowait(self, rows: Sequence[Row]) -> None: ...
 
     def health(self) -> str:
         return ""
@@ -83,7 +83,7 @@ class Heard:
         self.missed += 1
 
     def deliver(self, messages: Sequence[Deliverable]) -> None:
-        self.messages += one_by_one(messages)
+        self.messages += expand_runs(messages)
 
     async def obey(self, order: EndRequest) -> int:
         self.orders.append(order)
@@ -280,7 +280,7 @@ async def test_reads_of_history_wait_until_the_worker_has_read_the_answers_befor
         page = asyncio.ensure_future(one.streams.page("a", 0, 1000))
         await publish(one, b"meanwhile", stream="b")
         for answer in await asyncio.gather(*asking):
-            last = steps(answer)[-1]
+            last = split_at_gaps(answer)[-1]
             assert (last.tip, [message.offset for message in last.messages]) == (300, list(range(1, 301)))
             assert last.messages[299].payload == b"299" * 100
         found = await page

@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from ropewalk.model.extras import install
+from ropewalk.model.extras import install_command
 from tests.docs.pages import ROOT, blocks
 
 PAGE = ROOT / "docs" / "install.md"
@@ -20,6 +20,6 @@ def test_page_lists_all_extras() -> None:
 
 @pytest.mark.parametrize("extras", [("journal",), ("spark", "jre")])
 def test_page_has_the_command_of_the_error_about_a_missing_extra(extras: tuple[str, ...]) -> None:
-    command = install(*extras).partition(" (")[0]
+    command = install_command(*extras).partition(" (")[0]
 
     assert command in [line for block in blocks(PAGE) for line in block.text.splitlines()]

@@ -18,7 +18,7 @@ from ropewalk.client.state import ClientState
 from ropewalk.client.track import DISCONNECTED
 from ropewalk.core.history import BEFORE_ALL, HistoryTotals, StreamLog
 from ropewalk.model.history import Gap as ServerGap
-from ropewalk.model.history import GapReason, Replay, steps
+from ropewalk.model.history import GapReason, Replay, split_at_gaps
 from ropewalk.model.messages import Position, Publication
 from ropewalk.model.messages import Registered as Kept
 from ropewalk.model.rules import StreamRules
@@ -102,7 +102,7 @@ class Server:
         answer = self._answer(log, key, command)
         tip = Position(log.epoch, log.tip) if log else BEFORE_ALL
         self.to_client.append(frames.Subscribed(ref, tip.epoch.encode(), tip.offset))
-        for piece in steps(answer):
+        for piece in split_at_gaps(answer):
             self._send(list(piece.messages))
             if isinstance(piece, ServerGap):
                 self.to_client.append(_gap(piece))

@@ -21,7 +21,7 @@ from ropewalk.core.history import BEFORE_ALL, HistoryTotals, StreamLog
 from ropewalk.engine.subscription import Subscription, with_sent
 from ropewalk.model.commands import History, Subscribe
 from ropewalk.model.history import Gap as ServerGap
-from ropewalk.model.history import GapReason, HistoryRequest, Replay, steps
+from ropewalk.model.history import GapReason, HistoryRequest, Replay, split_at_gaps
 from ropewalk.model.messages import Position, Publication, Registered
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import Subscribed
@@ -99,11 +99,11 @@ class Server:
     def _answer(self, request: HistoryRequest | None) -> None:
         answers = [self._replay(log, request or HistoryRequest()) for log in self._all()]
         if self.subscription.held:
-            pending = [list(steps(answer)) for answer in answers]
+            pending = [list(split_at_gaps(answer)) for answer in answers]
             live = [Delivered(answer.epoch, answer.tip + 1) for answer in answers]
             self.subscription.delivered = tuple(with_sent(each, pieces) for each, pieces in zip(live, pending, strict=True))
         else:
-            pending = [self.subscription.settle(steps(answer)) for answer in answers]
+            pending = [self.subscription.settle(split_at_gaps(answer)) for answer in answers]
         for row in zip_longest(*pending):
             pieces = [piece for piece in row if piece is not None]
             for message in (message for piece in pieces for message in piece.messages):

@@ -22,7 +22,7 @@ from ropewalk.adapters.journals.arrow.records import NAMES, damaged_copies
 from ropewalk.adapters.journals.arrow.repair import repair
 from ropewalk.adapters.journals.arrow.segment import scan
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import Recovered, Row, ShardSpan, holes_of
+from ropewalk.model.journal import Recovered, Row, ShardSpan, find_holes
 from ropewalk.testing.clock import ManualClock
 from tests.journals import EVER, QuickDisk, as_if_killed, by_shard, made, publication, read_all, running, session
 
@@ -177,7 +177,7 @@ async def check(
     everything = await read_all(journal)
     hit = base.hit(directory)
     spans = journal.spans()
-    assert positions(holes_of(spans)) == hit, "every hole is reported exactly"
+    assert positions(find_holes(spans)) == hit, "every hole is reported exactly"
     tips = {tip.stream: tip.tip for tip in recovered.tips}
     for shard, written in enumerate(base.rows):
         found = everything.get(shard, {})

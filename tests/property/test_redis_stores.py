@@ -120,7 +120,7 @@ class Pair:
 
     async def do_expired(self, kind: str, backend: Backend, node: str, limit: int) -> Any:
         """The order of sessions that are due is not defined."""
-        return len(await backend.sessions.expired(limit))
+        return len(await backend.sessions.take_expired(limit))
 
     async def do_renew(self, kind: str, backend: Backend, node: str, live_sids: list[str]) -> Any:
         """Both or neither start a new lease. State of the former lease is removed by the sweep at the latest."""

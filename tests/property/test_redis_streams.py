@@ -13,7 +13,7 @@ from ropewalk.adapters.backends.redis import RedisBackend
 from ropewalk.connections.redis import RedisAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import PartitionChanged
-from ropewalk.model.history import Gap, Replay, steps
+from ropewalk.model.history import Gap, Replay, split_at_gaps
 from ropewalk.model.messages import Position, Publication, Receipt, Registered
 from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.ports import Backend
@@ -65,7 +65,7 @@ class Epochs:
                 self.messages(piece.messages),
                 (piece.reason, piece.oldest) if isinstance(piece, Gap) else (),
             )
-            for piece in steps(answer)
+            for piece in split_at_gaps(answer)
         ]
 
 

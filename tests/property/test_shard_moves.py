@@ -159,7 +159,7 @@ class Pair:
         await self.everywhere(lambda store: NodeSessions(store, "one").revoke(ids, True))
 
     async def do_expired(self) -> None:
-        await self.everywhere(lambda store: NodeSessions(store, "one").expired(100))
+        await self.everywhere(lambda store: NodeSessions(store, "one").take_expired(100))
 
     async def do_renew(self) -> None:
         node, live_sids = self.rng.choice(NODES), self.rng.sample(self.sids, 3)

@@ -53,7 +53,7 @@ async def push_all(server: RunningServer, stream: bytes, partition: bytes = PART
     return epoch
 
 
-def fields_of(run: Run) -> list[Fields]:
+def message_fields(run: Run) -> list[Fields]:
     uids = [run.uid[at : at + KSUID_BYTES] for at in range(0, len(run.uid), KSUID_BYTES)] or [b""] * run.count
     times = run.ts_producer or (0,) * run.count
     return [
@@ -65,7 +65,7 @@ def fields_of(run: Run) -> list[Fields]:
 async def live(subscriber: BrokyClient, count: int) -> list[Fields]:
     found: list[Fields] = []
     while len(found) < count:
-        found += fields_of(await subscriber.expect(Run))
+        found += message_fields(await subscriber.expect(Run))
     return found
 
 
@@ -75,7 +75,7 @@ async def read(server: Address, stream: bytes) -> list[Fields]:
         reader.send(History(7, stream))
         runs, _ = await reader.until(HistoryPage)
         assert all(isinstance(run, Run) for run in runs), runs
-        return [fields for run in runs if isinstance(run, Run) for fields in fields_of(run)]
+        return [fields for run in runs if isinstance(run, Run) for fields in message_fields(run)]
 
 
 async def replayed(server: Address, stream: bytes, epoch: bytes = b"", offset: int = 0) -> list[Fields]:

@@ -3,7 +3,7 @@
 import pytest
 
 from ropewalk.model import history
-from ropewalk.model.history import MESSAGE_BYTES
+from ropewalk.model.history import MESSAGE_OVERHEAD_BYTES
 from ropewalk.testing.simulation.steps import ACTIONS, simulate
 from ropewalk.testing.simulation.world import FAULTS, Plan, Report
 
@@ -48,7 +48,7 @@ def test_contract_holds_for_any_number_of_nodes_clients_and_streams(nodes: int, 
     assert simulate(Plan(5, 1_000, nodes, clients, streams)).anomaly == ""
 
 
-@pytest.mark.parametrize("answer_bytes", [MESSAGE_BYTES + 50, 3 * MESSAGE_BYTES])
+@pytest.mark.parametrize("answer_bytes", [MESSAGE_OVERHEAD_BYTES + 50, 3 * MESSAGE_OVERHEAD_BYTES])
 def test_contract_holds_while_histories_are_read_in_many_answers(monkeypatch: pytest.MonkeyPatch, answer_bytes: int) -> None:
-    monkeypatch.setattr(history, "ANSWER_BYTES", answer_bytes)
+    monkeypatch.setattr(history, "MAX_ANSWER_BYTES", answer_bytes)
     assert_contract_held(simulate(Plan(1, 2_000)))

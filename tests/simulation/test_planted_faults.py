@@ -245,8 +245,8 @@ def test_node_that_keeps_a_connection_whose_session_was_taken_over_is_found(monk
 
 
 def test_lost_disconnect_request_that_renewals_do_not_repeat_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def renew_lease_only(self: NodeSessions, ttl: float, heard: Any) -> Renewal:
-        return Renewal(self._store.renew(self._node, ttl, heard).lease)
+    async def renew_lease_only(self: NodeSessions, ttl: float, received: Any) -> Renewal:
+        return Renewal(self._store.renew(self._node, ttl, received).lease)
 
     monkeypatch.setattr(NodeSessions, "renew", renew_lease_only)
     assert is_found(AnomalyKind.SESSION_TWICE, 1)

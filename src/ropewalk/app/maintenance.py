@@ -14,7 +14,7 @@ from ropewalk.adapters.staging.files import copy_staging, damaged_staging
 from ropewalk.app.journal import DIRECTORY
 from ropewalk.app.registry import JOURNAL_FILES, resolve
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.extras import install
+from ropewalk.model.extras import install_command
 
 if TYPE_CHECKING:
     from ropewalk.adapters.journals.arrow.backup import Copied
@@ -74,7 +74,7 @@ def _archived(archive_dir: str, damaged: dict[str, str]) -> "ArchivedRows":
     try:
         from deltalake import DeltaTable
     except ModuleNotFoundError:
-        raise UserMistake(f"reading an archive needs deltalake: {install('archive')}") from None
+        raise UserMistake(f"reading an archive needs deltalake: {install_command('archive')}") from None
     from ropewalk.pipeline.tiered import ArchiveTable
 
     if not DeltaTable.is_deltatable(archive_dir):

@@ -3,7 +3,7 @@
 from importlib import import_module
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.extras import install
+from ropewalk.model.extras import install_command
 
 BACKENDS = {
     "memory": "ropewalk.adapters.backends.memory:MemoryBackend",
@@ -55,5 +55,5 @@ def resolve(table: dict[str, str], name: str, extra: str = "") -> type:
     try:
         found: type = getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
-        raise UserMistake(f"{name} needs {error.name}, which is not installed: {install(extra or name)}") from None
+        raise UserMistake(f"{name} needs {error.name}, which is not installed: {install_command(extra or name)}") from None
     return found

@@ -102,7 +102,7 @@ def apply(old: Settings, new: Settings, parts: Parts, admission: ConnectionAdmis
     _rekey(parts, keys)
     if changed_rules := old.streams != new.streams or any(_value(old, name) != _value(new, name) for name in RULES):
         parts.rules.replace(composition.default_rules(settings), settings.streams)
-        parts.backend.rules_changed()
+        parts.backend.reload_rules()
     limits = settings.limits
     admission.limits = replace(
         admission.limits, clients=limits.max_conn, http=limits.max_http_conn, idle_timeout=limits.http_keepalive_timeout

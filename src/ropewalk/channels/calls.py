@@ -23,7 +23,7 @@ from ropewalk.model.application import (
     RestoreCall,
     RestoreResult,
     State,
-    merged,
+    merge_state,
 )
 from ropewalk.model.errors import ApplicationError, ServerError
 from ropewalk.model.messages import Publication
@@ -135,7 +135,7 @@ class _SubscriptionCalls:
     def _add(self, identifier: str, result: CommandResult) -> None:
         self.results.append((identifier, result))
         self.changes |= result.state
-        self.context = replace(self.context, state=merged(self.context.state, result.state))
+        self.context = replace(self.context, state=merge_state(self.context.state, result.state))
 
     def publications(self) -> Iterator[Publication]:
         for _, result in self.results:

@@ -11,7 +11,7 @@ import msgspec
 
 from ropewalk.model.application import State
 from ropewalk.model.messages import SERVER_TYPES, Publication
-from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
+from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, is_too_deep
 
 RESERVED_PREFIX = "$"
 
@@ -26,7 +26,7 @@ def json_bytes(value: object, what: str, limit: int = MAX_DEPTH) -> bytes:
         raise ValueError(f"{what} is {TOO_DEEP}") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{what} cannot be written as JSON: {error}") from None
-    if too_deep(text, limit):
+    if is_too_deep(text, limit):
         raise ValueError(f"{what} is {TOO_DEEP}")
     return text
 
@@ -38,7 +38,7 @@ def json_text(value: object, what: str, limit: int = MAX_DEPTH) -> str:
 def json_object(text: str) -> dict[str, Any] | None:
     """Returns None for text that is not a JSON object, or is nested too deeply."""
     try:
-        return None if too_deep(text) else _decode_object(text)
+        return None if is_too_deep(text) else _decode_object(text)
     except ValueError:
         return None
 
@@ -64,7 +64,7 @@ def state_changes(kept: State, now: Mapping[str, Any], owner: str) -> State:
 def _decode_value(text: str) -> Any:
     """Text that is not JSON is its own value: an application behind RPC may have set it."""
     try:
-        return text if too_deep(text) else msgspec.json.decode(text)
+        return text if is_too_deep(text) else msgspec.json.decode(text)
     except ValueError:
         return text
 

@@ -20,7 +20,7 @@ from ropewalk.app.settings import Settings, load
 from ropewalk.app.settings.load import CONFIG_FLAG, find_file
 from ropewalk.cli.reaching import NOT_THERE, listening_at
 from ropewalk.model.errors import Unavailable, UserMistake
-from ropewalk.model.extras import install
+from ropewalk.model.extras import install_command
 from ropewalk.pipeline.config import SECTION, RunSettings, Sections, job_options, overridden, read_file, with_assignments
 from ropewalk.pipeline.context import BatchOptions, StreamOptions
 from ropewalk.pipeline.registry import Job, find_job, load_jobs
@@ -162,7 +162,7 @@ def _put_on_path(directory: str) -> None:
 
 def _require_spark() -> None:
     if absent := [name for name in ("pyspark", "pyarrow", "deltalake", "pandas") if find_spec(name) is None]:
-        raise UserMistake(f"the pipeline needs {', '.join(absent)}: {install('spark')}")
+        raise UserMistake(f"the pipeline needs {', '.join(absent)}: {install_command('spark')}")
 
 
 def _require_journal(context: "Context", plans: "Sequence[RunPlan]") -> None:

@@ -18,7 +18,7 @@ from ropewalk.cli.reaching import add_attempts, add_flags, add_misnamed_key, att
 from ropewalk.cli.standard_input import chunks, require_data
 from ropewalk.client import Draft, KeyRefused, PublicationRefused, Publisher, PublishError, Receipt
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.nesting import TOO_DEEP, too_deep
+from ropewalk.model.nesting import TOO_DEEP, is_too_deep
 
 SUMMARY = "send publications to a running server"
 
@@ -108,7 +108,7 @@ def _draft(wanted: argparse.Namespace, text: str, uid: str) -> Draft:
 
 def _json_or_text(text: str) -> Raw | str:
     """JSON is sent unchanged, so that numbers stay exact; any other text becomes a JSON string."""
-    if too_deep(text):
+    if is_too_deep(text):
         raise UserMistake(f"a message is {TOO_DEEP}, which the server refuses")
     try:
         msgspec.json.decode(text)

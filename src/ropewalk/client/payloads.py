@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from ropewalk.model.nesting import TOO_DEEP, too_deep
+from ropewalk.model.nesting import TOO_DEEP, is_too_deep
 
 MAX_INTEGER_DIGITS = 4300
 """Python refuses to read longer ones."""
@@ -13,7 +13,7 @@ MAX_INTEGER_DIGITS = 4300
 
 def decode_payload(payload: bytes) -> Any:
     """Raises ValueError. A number that is too large is infinite, as in JavaScript and in Python's own json."""
-    if too_deep(payload):
+    if is_too_deep(payload):
         raise ValueError(TOO_DEEP)
     try:
         return msgspec.json.decode(payload)

@@ -13,7 +13,7 @@ import msgspec
 from ropewalk.client.errors import Ended, PresenceUnavailable
 from ropewalk.client.events import Event, PresenceChange, PresenceState
 from ropewalk.model.commands import Perform, Whisper
-from ropewalk.model.nesting import TOO_DEEP, too_deep
+from ropewalk.model.nesting import TOO_DEEP, is_too_deep
 from ropewalk.model.presence import Member
 
 
@@ -184,6 +184,6 @@ def _json(value: object, what: str) -> bytes:
         text = msgspec.json.encode(value)
     except RecursionError:
         raise ValueError(f"{what} is {TOO_DEEP}") from None
-    if too_deep(text):
+    if is_too_deep(text):
         raise ValueError(f"{what} is {TOO_DEEP}")
     return text

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import islice
 from math import inf
 
-from ropewalk.model.history import MAX_ANSWER_MESSAGES, Gap, GapReason, HistoryPage, Replay, StreamSummary, first_answer
-from ropewalk.model.messages import Position, Publication, Registered, fields_of
+from ropewalk.model.history import MAX_ANSWER_MESSAGES, Gap, GapReason, HistoryPage, Replay, StreamSummary, limit_answer
+from ropewalk.model.messages import Position, Publication, Registered, message_fields
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.shards import StreamContent
 
@@ -80,7 +80,7 @@ class StreamLog:
             self.tip,
             publication.exclude_socket,
             publication.broadcast_type,
-            fields_of(uid, time, key) if uid or time or key else None,  # most messages need no call
+            message_fields(uid, time, key) if uid or time or key else None,  # most messages need no call
         )
         if self._limit > 0:
             self._keep(registered)
@@ -164,7 +164,7 @@ class StreamLog:
         """Returns at most `limit` kept messages with offsets above `after`, up to the size of one answer."""
         self.trim(now)
         skip = min(max(0, after + 1 - self.oldest), len(self._entries))
-        messages, _ = first_answer(self._slice(skip, limit))
+        messages, _ = limit_answer(self._slice(skip, limit))
         more = bool(messages) and messages[-1].offset < self.tip
         next_offset = messages[-1].offset if more else None
         return HistoryPage(self.stream, self.epoch, self.tip, self.oldest, messages, next_offset)
@@ -179,7 +179,7 @@ class StreamLog:
         return Gap(self.stream, reason, self.epoch, self.oldest, self.tip, rest=rest)
 
     def _replay(self, count: int) -> Replay:
-        messages, more = first_answer(self._slice(len(self._entries) - count, count))
+        messages, more = limit_answer(self._slice(len(self._entries) - count, count))
         return Replay(self.stream, self.epoch, self.tip, messages, more)
 
     def _slice(self, begin: int, count: int) -> Iterator[Registered]:

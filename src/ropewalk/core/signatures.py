@@ -9,7 +9,7 @@ import hmac
 import json
 import re
 
-from ropewalk.model.nesting import too_deep
+from ropewalk.model.nesting import is_too_deep
 
 BROADCAST_PHRASE = "broadcast-cable"
 API_PHRASE = "api-cable"
@@ -55,7 +55,7 @@ def unverified_name(signed: str) -> str | None:
     standard = signed.rpartition(_SEPARATOR)[0].translate(_TO_STANDARD).rstrip("=")
     try:
         text = base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True).decode()
-        name = None if too_deep(text) else json.loads(text)
+        name = None if is_too_deep(text) else json.loads(text)
     except ValueError:
         return None
     # JSON may escape half a surrogate pair: such a name cannot be sent to clients.

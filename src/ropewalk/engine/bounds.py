@@ -8,11 +8,11 @@ from collections.abc import Collection, Sequence
 import msgspec
 from msgspec import Raw
 
-from ropewalk.model.application import CommandResult, ConnectResult, RestoreResult, State, merged
+from ropewalk.model.application import CommandResult, ConnectResult, RestoreResult, State, merge_state
 from ropewalk.model.errors import ApplicationError
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
-from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
+from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, is_too_deep
 from ropewalk.ports import Publisher
 
 MAX_STREAMS = 1000  # of one subscription
@@ -54,7 +54,7 @@ def check_command_result(
     _check_state(own, answer.own)
     if answer.presence_update is not None:
         longest = limits.max_member_info
-        if answer.presence_update.member.longest() > longest:
+        if answer.presence_update.member.max_field_bytes() > longest:
             raise ApplicationError(f"what a member says of itself is longer than {longest} bytes")
     if answer.reply is not None and len(answer.reply.result) > limits.max_payload:
         raise ApplicationError(f"the result of an action is larger than {limits.max_payload} bytes")
@@ -86,7 +86,7 @@ def _check_transmissions(texts: Sequence[str], limits: Limits) -> None:
     """A transmission is an object around the message that it carries."""
     if any(len(text) > limits.max_payload for text in texts):
         raise ApplicationError(f"a transmission is larger than {limits.max_payload} bytes")
-    if any(too_deep(text, MAX_DEPTH + 1) for text in texts):
+    if any(is_too_deep(text, MAX_DEPTH + 1) for text in texts):
         raise ApplicationError(f"a transmission is {TOO_DEEP}")
     if not all(map(_is_json_object, texts)):
         raise ApplicationError("a transmission is no JSON object, so that no client could read it")
@@ -107,5 +107,5 @@ def _check_names(streams: Sequence[str], limits: Limits) -> None:
 
 
 def _check_state(kept: State, changes: State) -> None:
-    if changes and sum(len(key) + len(value) for key, value in merged(kept, changes).items()) > MAX_STATE_BYTES:
+    if changes and sum(len(key) + len(value) for key, value in merge_state(kept, changes).items()) > MAX_STATE_BYTES:
         raise ApplicationError(f"more than {MAX_STATE_BYTES} characters of state")

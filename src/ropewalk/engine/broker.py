@@ -19,7 +19,7 @@ from ropewalk.core.identities import spellings
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import PartitionNotInName, Unanswered, Unavailable
-from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun, transient
+from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun, build_transient
 from ropewalk.model.report import SHUTTING_DOWN
 from ropewalk.ports import Clock, DerivedPartitions, Feed, StreamStore
 
@@ -118,7 +118,7 @@ class Broker:
                 receipts = await self._append(publications)
                 break
         else:
-            receipts = await self._append(publications) if self._store.answers_transient else self._pass_on(publications)
+            receipts = await self._append(publications) if self._store.confirms_transient else self._pass_on(publications)
         duplicates = 0
         for receipt in receipts:
             if receipt.duplicate:
@@ -146,7 +146,7 @@ class Broker:
 
     def _pass_on(self, publications: Sequence[Publication]) -> list[Receipt]:
         now = self._clock()
-        self._feed.publish([transient(publication, now) for publication in publications])
+        self._feed.publish([build_transient(publication, now) for publication in publications])
         return [Receipt(publication.stream, "", 0) for publication in publications]
 
     async def _append(self, publications: Sequence[Publication]) -> list[Receipt]:

@@ -17,7 +17,7 @@ from ropewalk.engine.subscription import Subscription
 from ropewalk.model import commands
 from ropewalk.model.application import SENDER_KEY
 from ropewalk.model.errors import RopewalkError
-from ropewalk.model.nesting import TOO_DEEP, too_deep
+from ropewalk.model.nesting import TOO_DEEP, is_too_deep
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import NotGranted, Rejected, Subscribed
 from ropewalk.ports import Channels
@@ -101,7 +101,7 @@ class CommandHandler:
                 return _refuse(session, reason) if reason else await self._join_along(session, command)
             if not isinstance(granted, Subscribed):
                 granted = granted or Rejected(f"no channel answers to {command.identifier[:80]}")
-                session.link.answer(session.link.codec.reject_subscription(command.identifier, granted.told()))
+                session.link.answer(session.link.codec.reject_subscription(command.identifier, granted.client_error()))
                 return _refuse(session, granted.reason)
             known = session.subscriptions[command.identifier] = Subscription(command.identifier, granted)
             self._session_log.subscribed(session, known)
@@ -154,7 +154,7 @@ class CommandHandler:
         if len(identifier.encode()) > self._limits.max_identifier:
             self._stats.refusals[Refusal.IDENTIFIER] += 1
             return Rejected(f"an identifier of more than {self._limits.max_identifier} bytes", "malformed")
-        if too_deep(identifier):
+        if is_too_deep(identifier):
             self._stats.refusals[Refusal.NESTING] += 1
             return Rejected(f"the identifier is {TOO_DEEP}")
         for channels in self._channels:
@@ -171,7 +171,7 @@ class CommandHandler:
             return _refuse(session, f"no application answers actions of {identifier[:80]}")
         if identifier not in session.subscriptions:
             return _refuse(session, "action of what is not subscribed")
-        if too_deep(data):
+        if is_too_deep(data):
             self._stats.refusals[Refusal.NESTING] += 1
             return _refuse(session, f"the data of an action is {TOO_DEEP}")
         failed = await self._conversation.perform(session, identifier, data)
@@ -218,7 +218,7 @@ class CommandHandler:
             case None if self._conversation is not None:
                 refused = NotGranted("forbidden", "the application decides who may read this key: subscribe to it")
             case Rejected() as rejected:
-                refused = rejected.told() or refused
+                refused = rejected.client_error() or refused
         self._pages.refuse(session, refused)
         return _refuse(session, refused.text)
 

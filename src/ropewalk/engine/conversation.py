@@ -29,7 +29,7 @@ from ropewalk.model.application import (
     Reply,
     RestoreCall,
     State,
-    merged,
+    merge_state,
 )
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Subscribe
@@ -281,7 +281,7 @@ class Conversation:
 
     def _answered(self, side: AppSide | None, changes: State) -> AppSide:
         side = side or AppSide()
-        return replace(side, state=merged(side.state, changes), known=self._limits.disconnect_mode != "never")
+        return replace(side, state=merge_state(side.state, changes), known=self._limits.disconnect_mode != "never")
 
 
 def build_context(session: "Session") -> CallContext:
@@ -317,7 +317,7 @@ def _end_if_asked(session: "Session", answer: CommandResult) -> None:
 
 
 def _keep(subscription: Subscription, changes: State) -> None:
-    state = merged(subscription.granted.state or {}, changes)
+    state = merge_state(subscription.granted.state or {}, changes)
     subscription.granted = replace(
         subscription.granted, state=state, whisper=state.get(WHISPER_KEY, ""), presence=state.get(PRESENCE_KEY, "")
     )

@@ -36,7 +36,7 @@ class Disconnector:
         live = [session for session in self._table.live.values() if session.ids == ids]
         departing = [session for session in self._table.departing.values() if session.ids == ids]
         for session in live:
-            session.end(closings.by_order(request))
+            session.end(closings.remote_closing(request))
         ended = sum(not self._keeper.stored(session) for session in live)  # stored sessions are counted below
         ended += sum(session.revoke(closings.REMOTE.reason) for session in departing)
         own = {session.sid: session for session in (*live, *departing)}

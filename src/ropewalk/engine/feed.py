@@ -15,7 +15,7 @@ from ropewalk.engine.context import EngineContext
 from ropewalk.engine.hub import Audience, Backlog, Hub
 from ropewalk.engine.prefixes import Prefixes
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.history import Gap, GapReason, Replay, end, steps
+from ropewalk.model.history import Gap, GapReason, Replay, last_offset, split_at_gaps
 from ropewalk.model.messages import Deliverable, Position, Registered
 from ropewalk.ports import Feed, StreamStore
 
@@ -149,7 +149,7 @@ class FeedReader:
         if answer.epoch == before.epoch:
             audience.cursor.doubted = False
         self._give(audience, backlog, answer)
-        if end(answer) < answer.tip:
+        if last_offset(answer) < answer.tip:
             return False
         if audience.cursor.position == before and (left := self._left_after(audience, backlog)):
             self._drop_stray(audience, backlog, left[0])
@@ -169,9 +169,11 @@ class FeedReader:
     def _give(self, audience: Audience, backlog: Backlog, answer: Replay | Gap) -> None:
         """Deliver an answer of the store, which begins right behind the cursor, and say what is missing in it. What the feed
         brought of it is there even where the store keeps no history."""
-        cursor, epoch, tip, upto = audience.cursor, answer.epoch, answer.tip, end(answer)
+        cursor, epoch, tip, upto = audience.cursor, answer.epoch, answer.tip, last_offset(answer)
         began_anew = bool(cursor.epoch) and cursor.epoch != epoch
-        found: dict[int, Deliverable] = {message.offset: message for piece in steps(answer) for message in piece.messages}
+        found: dict[int, Deliverable] = {
+            message.offset: message for piece in split_at_gaps(answer) for message in piece.messages
+        }
         for message in backlog.messages:
             if message.epoch == epoch and 0 < message.offset <= upto:
                 found.setdefault(message.offset, message)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ropewalk.core.cursor import Cursor
 from ropewalk.core.stats import Stats
-from ropewalk.model.history import MESSAGE_BYTES, Gap
+from ropewalk.model.history import MESSAGE_OVERHEAD_BYTES, Gap
 from ropewalk.model.messages import Deliverable, Position, Registered
 from ropewalk.ports import Clock
 from ropewalk.protocol.codec import MessageCodec
@@ -103,7 +103,7 @@ class JoinBuffer:
     def add_gap(self, gap: Gap) -> None:
         if gap.epoch:
             self.last = gap.upto
-        self._keep(gap, MESSAGE_BYTES)
+        self._keep(gap, MESSAGE_OVERHEAD_BYTES)
 
     def _keep(self, item: Deliverable | Gap, size: int) -> None:
         self._room -= size
@@ -127,7 +127,7 @@ class JoinBuffer:
 
     def take(self) -> list[Deliverable | Gap]:
         taken, self.items = self.items, []
-        self._room += sum(MESSAGE_BYTES if isinstance(item, Gap) else item.size for item in taken)
+        self._room += sum(MESSAGE_OVERHEAD_BYTES if isinstance(item, Gap) else item.size for item in taken)
         return taken
 
 
@@ -146,7 +146,7 @@ class Backlog:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def add(self, message: Deliverable) -> None:
-        self._room -= message.size + MESSAGE_BYTES
+        self._room -= message.size + MESSAGE_OVERHEAD_BYTES
         if self._room < 0:
             self.overflowed = True
             self.messages.clear()

@@ -77,7 +77,7 @@ class Joiner:
             if request is not None:
                 if link.codec.one_way:
                     with self._waiting.holding(link, sum(reading.size for reading in readings)):
-                        await link.ready()
+                        await link.wait_ready()
                 history = self._history(link, identifier, request, first)
                 await self._send(link, history, readings, lambda reading: reading.pieces, forever=True)
                 history.end(_tips(link, [reading.answer for reading in readings]))
@@ -116,7 +116,7 @@ class Joiner:
     async def replay(self, link: Link, subscription: Subscription, request: HistoryRequest) -> None:
         """Answer a history request of a subscription that is live already: only what this connection was not sent. A store that
         fails is asked until it answers where the client cannot ask again."""
-        await link.ready()
+        await link.wait_ready()
         history = self._history(link, subscription.identifier, request)
         forever = link.codec.one_way
         try:

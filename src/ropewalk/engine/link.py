@@ -175,8 +175,8 @@ class Link:
             self.open = False
             self._owner.overflowed()
 
-    async def ready(self) -> None:
-        await self._connection.ready()
+    async def wait_ready(self) -> None:
+        await self._connection.wait_ready()
 
     async def drained(self) -> None:
         """Until what we wrote is taken, or nobody will take it any more. At once on the fast path."""

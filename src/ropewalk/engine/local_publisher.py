@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ropewalk.core.identities import spellings
 from ropewalk.core.stats import Stats
-from ropewalk.model.messages import Publication, Receipt, Registered, RemoteDisconnect, transient
+from ropewalk.model.messages import Publication, Receipt, Registered, RemoteDisconnect, build_transient
 from ropewalk.ports import Clock
 
 
@@ -31,7 +31,7 @@ class LocalPublisher:
 
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         now = self._clock()
-        self._deliver([transient(publication, now) for publication in publications])
+        self._deliver([build_transient(publication, now) for publication in publications])
         self._stats.publications += len(publications)
         return [Receipt(publication.stream, "", 0) for publication in publications]
 

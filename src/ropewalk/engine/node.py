@@ -166,7 +166,7 @@ class Node:
         under_way += [session.leaving for session in self.sessions.departing.values()]
         await self._wait_for([task for task in under_way if task is not None])
         try:
-            for sid, snapshot in await self.backend.sessions.abandoned():
+            for sid, snapshot in await self.backend.sessions.take_abandoned():
                 self.disconnect_queue.put(sid, snapshot)
         except Unavailable as error:  # a store that nodes share gives them to another one
             logger.debug("ended sessions are left to others", extra={"reason": str(error)})
@@ -214,7 +214,7 @@ class Node:
         await self.sampler.sample(asyncio.get_running_loop().time())
         await self.backend.sweep()
         await self._feed.upkeep()
-        for sid, snapshot in await self.backend.sessions.expired(self.disconnect_queue.free_slots()):
+        for sid, snapshot in await self.backend.sessions.take_expired(self.disconnect_queue.free_slots()):
             self.disconnect_queue.put(sid, snapshot)
         self.session_log.expired(await self.backend.presence.expire())
 

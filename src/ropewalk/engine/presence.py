@@ -20,7 +20,7 @@ FIRST_PAGE_RECORDS, MAX_PAGE_RECORDS = (
     200,
     5000,
 )  # that are asked of the store for one answer: more only where the first ones fitted
-ANSWER_BYTES = 131_072  # of the records in one answer, and never more than this share of what may wait for a connection:
+MAX_ANSWER_BYTES = 131_072  # of the records in one answer, and never more than this share of what may wait for a connection:
 PENDING_SHARE = 4
 
 
@@ -69,7 +69,7 @@ class PresenceCommands:
     async def _page(self, session: "Session", stream: str, query: Presence) -> PresencePage:
         """As many members as an answer may hold."""
         store, fitting = self._store, session.link.codec.fitting
-        room = min(ANSWER_BYTES, self._limits.max_pending // PENDING_SHARE)
+        room = min(MAX_ANSWER_BYTES, self._limits.max_pending // PENDING_SHARE)
         page = await store.page(stream, query.after, FIRST_PAGE_RECORDS if query.return_records else 0)
         fits = fitting(page, room)
         if fits is not page or page.next_id is None:
@@ -78,7 +78,7 @@ class PresenceCommands:
 
     async def join(self, session: "Session", identifier: str, member: Member) -> bool:
         stream, longest = _stream(session, identifier), self._limits.max_member_info
-        if not stream or member.longest() > longest:
+        if not stream or member.max_field_bytes() > longest:
             return False
         if (declared := _declared_member(session, identifier)) and declared != member.id:
             self._stats.refusals[Refusal.MEMBER_ID] += 1

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ropewalk.core.delivered import Delivered
 from ropewalk.engine.subscription import Steps, Subscription, with_sent
-from ropewalk.model.history import Gap, GapReason, Replay, end, size_of, steps, up_to
+from ropewalk.model.history import Gap, GapReason, Replay, last_offset, memory_bytes, split_at_gaps, truncate_answer
 from ropewalk.model.messages import Position
 
 HistoryAnswer = Replay | Gap
@@ -36,19 +36,19 @@ class Reading:
     @property
     def size(self) -> int:
         """Bytes of the last answer."""
-        return sum(size_of(piece.messages) for piece in self.pieces)
+        return sum(memory_bytes(piece.messages) for piece in self.pieces)
 
     def take(self, answer: HistoryAnswer) -> None:
         if answer.epoch == self.answer.epoch:
-            answer = up_to(answer, self.answer.tip)
+            answer = truncate_answer(answer, self.answer.tip)
         else:
             self.delivered = Delivered(answer.epoch, answer.tip + 1)
         self._set(answer)
 
     def _set(self, answer: HistoryAnswer) -> None:
         self.answer = answer
-        self.pieces = steps(answer)
-        self.reached = Position(answer.epoch, end(answer))
+        self.pieces = split_at_gaps(answer)
+        self.reached = Position(answer.epoch, last_offset(answer))
         self.more = self.reached.offset < answer.tip
         last = self.pieces[-1]
         if isinstance(last, Gap) and last.reason is GapReason.PARTIAL:

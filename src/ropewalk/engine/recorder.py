@@ -185,9 +185,9 @@ class QueuedNotes:
         self._dropped = 0
 
     async def write(self, rows: Sequence[Row]) -> None:
-        self.note(rows)
+        self.write_nowait(rows)
 
-    def note(self, rows: Sequence[Row]) -> None:
+    def write_nowait(self, rows: Sequence[Row]) -> None:
         if self._clock() < self._unwanted_until:
             return
         if len(self._waiting) + len(rows) > WAITING_ROWS:

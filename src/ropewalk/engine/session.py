@@ -125,7 +125,7 @@ class Session:
 
     # --- the beginning ------------------------------------------------------------------------------------------------
 
-    async def opened(self) -> bool:
+    async def wait_opened(self) -> bool:
         if self.opening is not None:
             await self.opening
         return self.state is SessionState.LIVE
@@ -148,7 +148,7 @@ class Session:
         """The client is known. False when it is gone meanwhile, was ended by a remote disconnect while it was opening, or has
         too many connections."""
         if (order := self._node.revocation(self, ids)) is not None:
-            self.end(closings.by_order(order))
+            self.end(closings.remote_closing(order))
             return False
         following = advance(self.state, LifecycleEvent.ACCEPTED)
         if following is None:
@@ -216,7 +216,7 @@ class Session:
         logger.debug("malformed frame", extra={"session": self.tag, "reason": reason, "code": code})
         self.end(Closing("", False, code, reason[:100]))  # a client that comes back would send the same again
 
-    def until_idle(self) -> Awaitable[None] | None:
+    def wait_idle(self) -> Awaitable[None] | None:
         return None if self.inbox is None else self.inbox.settled()
 
     def message_overdue(self) -> None:
@@ -315,11 +315,11 @@ class Session:
 
     # --- the link's owner ---------------------------------------------------------------------------------------------
 
-    def writing_paused(self) -> None:
+    def pause_writing(self) -> None:
         self.link.pause()
         self._node.paused(self)
 
-    def writing_resumed(self) -> None:
+    def resume_writing(self) -> None:
         self.link.resume()
 
     def finish(self) -> Awaitable[None] | None:
@@ -370,7 +370,7 @@ class Session:
         told = reconnect_in if self.takes_reconnect_in else None
         self.end(msgspec.structs.replace(closings.SERVER_RESTART, reconnect_in=told))
 
-    def lost(self, going_away: bool = False) -> None:
+    def connection_lost(self, going_away: bool = False) -> None:
         known = self.state is SessionState.LIVE
         if (following := advance(self.state, LifecycleEvent.LOST)) is None:
             return

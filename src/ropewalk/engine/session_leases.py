@@ -80,7 +80,7 @@ class LeasedSessionKeeper(SessionKeeper):
         super().__init__(context, backend, presence, disconnect_queue, table)
         tasks, clock, chance = context.tasks, context.clock, context.chance
         self._leases = leases
-        self._gathering = 0.0 if leases.near else WRITE_SECONDS
+        self._gathering = 0.0 if leases.same_host else WRITE_SECONDS
         self._persistent = presence
         self._tasks = tasks
         self._clock = clock
@@ -122,7 +122,7 @@ class LeasedSessionKeeper(SessionKeeper):
 
     async def known(self, session: "Session") -> None:
         """Its client may come back to another node, and faster than what is written in the background."""
-        if self._leases.near and session.extended and self._limits.sessions_ttl > 0 and session.sid in self._changed:
+        if self._leases.same_host and session.extended and self._limits.sessions_ttl > 0 and session.sid in self._changed:
             written = self._awaited[session.sid] = asyncio.get_running_loop().create_future()
             await asyncio.wait([written], timeout=KNOWN_SECONDS)
             self._awaited.pop(session.sid, None)
@@ -136,7 +136,7 @@ class LeasedSessionKeeper(SessionKeeper):
         session = self._sessions.get(order.sid) or self._departing.get(order.sid)
         if session is None:
             return 0
-        session.end(closings.by_order(order) if order.revoked else closings.TAKEN_OVER)
+        session.end(closings.remote_closing(order) if order.revoked else closings.TAKEN_OVER)
         session.keeping = False
         return 1
 

@@ -16,7 +16,7 @@ from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent
 from ropewalk.model.session_log import (
-    DisconnectOrdered,
+    DisconnectRequested,
     MembershipChanged,
     SessionChanged,
     SessionCheckpoint,
@@ -95,12 +95,12 @@ class JournalSessionLog(SessionLog):
     def restored(self, session: "Session", former: str) -> None:
         checkpoint = self._row(RowKind.RESTORED, session.sid, _checkpoint(session, former))
         session.row_budget = len(checkpoint.detail) + CHANGES
-        self._journal.note([checkpoint, self._row(RowKind.ENDED, former)])
+        self._journal.write_nowait([checkpoint, self._row(RowKind.ENDED, former)])
 
     def passed(self, sid: str, snapshot: SessionSnapshot) -> None:
         opened = SessionOpened(snapshot.ids, resumable=False, app=snapshot.app and _without_secrets(snapshot.app))
         closed = SessionClosed(kept=False, followed=True)
-        self._journal.note([self._row(RowKind.CONNECTED, sid, opened), self._row(RowKind.DISCONNECTED, sid, closed)])
+        self._journal.write_nowait([self._row(RowKind.CONNECTED, sid, opened), self._row(RowKind.DISCONNECTED, sid, closed)])
 
     def changed(self, session: "Session", subscription: "Subscription | None" = None) -> None:
         if subscription is not None:
@@ -112,13 +112,15 @@ class JournalSessionLog(SessionLog):
         self._note(RowKind.DISCONNECTED, session, SessionClosed(kept, reason, followed=True))
 
     def revoked(self, sid: str, reason: str) -> None:
-        self._journal.note([self._row(RowKind.DISCONNECTED, sid, SessionClosed(kept=False, reason=reason, followed=True))])
+        self._journal.write_nowait(
+            [self._row(RowKind.DISCONNECTED, sid, SessionClosed(kept=False, reason=reason, followed=True))]
+        )
 
     def ended(self, sid: str) -> None:
-        self._journal.note([self._row(RowKind.ENDED, sid)])
+        self._journal.write_nowait([self._row(RowKind.ENDED, sid)])
 
     async def ordered(self, order: RemoteDisconnect) -> None:
-        detail = _text(DisconnectOrdered(order.identifier, order.reconnect))
+        detail = _text(DisconnectRequested(order.identifier, order.reconnect))
         await self._journal.write([Row(RowKind.REVOKED, order.identifier, self._clock(), detail=detail)])
 
     def subscribed(self, session: "Session", subscription: "Subscription") -> None:
@@ -145,7 +147,7 @@ class JournalSessionLog(SessionLog):
             for event in events
         ]
         if rows:
-            self._journal.note(rows)
+            self._journal.write_nowait(rows)
 
     def health(self) -> str:
         return self._journal.health()
@@ -159,7 +161,7 @@ class JournalSessionLog(SessionLog):
         if session.row_budget < 0 and session.state is SessionState.LIVE:
             rows.append(self._row(RowKind.ALIVE, session.sid, _checkpoint(session)))
             session.row_budget = len(rows[1].detail) + CHANGES
-        self._journal.note(rows)
+        self._journal.write_nowait(rows)
 
     def _row(self, kind: RowKind, sid: str, detail: msgspec.Struct | None = None, stream: str = "") -> Row:
         return Row(kind, sid, self._clock(), stream, sid=sid, detail="" if detail is None else _text(detail))
@@ -175,7 +177,7 @@ class ForwardedSessionLog(JournalSessionLog):
         """What the store process had not written when it ended is written with the whole session."""
         rows = [self._row(RowKind.ALIVE, session.sid, _checkpoint(session)) for session in sessions]
         for begin in range(0, len(rows), AT_ONCE):
-            self._journal.note(rows[begin : begin + AT_ONCE])
+            self._journal.write_nowait(rows[begin : begin + AT_ONCE])
 
 
 def _checkpoint(session: "Session", former: str = "") -> SessionCheckpoint:

@@ -18,7 +18,7 @@ from ropewalk.model.history import (
     HistoryPage,
     Replay,
     StreamSummary,
-    first_answer,
+    limit_answer,
 )
 from ropewalk.model.messages import Position, Publication, Receipt, Registered
 from ropewalk.ports import Archive, Backend, Feed, Leases, PresenceStore, RecordQueue, SessionStore, StreamStore
@@ -40,8 +40,8 @@ class TieredStreams:
         return self._hot.resolves_unanswered
 
     @property
-    def answers_transient(self) -> bool:
-        return self._hot.answers_transient
+    def confirms_transient(self) -> bool:
+        return self._hot.confirms_transient
 
     @property
     def instant(self) -> bool:
@@ -85,7 +85,7 @@ class TieredStreams:
         if hot is None or after + 1 >= hot.oldest:
             return hot
         cold = await self._read(stream, hot.epoch, after + 1, hot.oldest - 1, min(limit, self._limit))
-        found, _ = first_answer((cold.messages if cold.more else cold.messages + hot.messages)[:limit])
+        found, _ = limit_answer((cold.messages if cold.more else cold.messages + hot.messages)[:limit])
         messages = _up_to_hole(found)
         begin = messages[0].offset if messages else hot.oldest
         oldest = begin if after == 0 or begin > after + 1 else await self._oldest(stream, hot, begin)
@@ -110,7 +110,7 @@ class TieredStreams:
             # The archive itself logs its faults once; this comes with every client that asks.
             logger.debug("cold history is not available", extra={"stream": stream, "reason": str(error)})
             return None
-        messages, more = first_answer(piece.messages)
+        messages, more = limit_answer(piece.messages)
         return ColdPiece(messages, more or piece.more)
 
 
@@ -125,7 +125,7 @@ def _joined(cold: ColdPiece, first: int, hot: Gap) -> Replay | Gap:
         answer = replace(hot, messages=runs[-1])
     else:
         kept = hot.rest or Replay(hot.stream, hot.epoch, hot.tip)
-        messages, cut = first_answer(runs[-1] + kept.messages)
+        messages, cut = limit_answer(runs[-1] + kept.messages)
         more = cut or (isinstance(kept, Replay) and kept.more)
         answer = Replay(hot.stream, hot.epoch, hot.tip, messages, more)
     for run, following in zip(reversed(runs[:-1]), reversed(runs[1:]), strict=True):
@@ -178,8 +178,8 @@ class TieredBackend:
     def record_queue(self) -> RecordQueue | None:
         return self._hot.record_queue
 
-    def rules_changed(self) -> None:
-        self._hot.rules_changed()
+    def reload_rules(self) -> None:
+        self._hot.reload_rules()
 
     async def start(self) -> None:
         await self._hot.start()

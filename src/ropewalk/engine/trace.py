@@ -19,7 +19,7 @@ from ropewalk.model.application import (
     RestoreResult,
 )
 from ropewalk.model.commands import Command
-from ropewalk.model.messages import Deliverable, one_by_one
+from ropewalk.model.messages import Deliverable, expand_runs
 from ropewalk.ports import Application, Connection, Deliver
 
 logger = logging.getLogger("ropewalk.wire")
@@ -49,7 +49,7 @@ def traced_delivery(deliver: Deliver) -> Deliver:
     """`deliver`, and a line for each message before it."""
 
     def tell(messages: Sequence[Deliverable]) -> None:
-        for message in one_by_one(messages):
+        for message in expand_runs(messages):
             position = {"epoch": message.epoch, "offset": message.offset} if message.offset else {"transient": True}
             data = message.payload.decode(errors="replace")
             logger.debug("registered", extra={"stream": message.stream, **position, "data": data})

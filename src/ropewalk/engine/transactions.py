@@ -90,7 +90,7 @@ class Transactions:
 
     # --- commit -------------------------------------------------------------------------------------------------------
 
-    async def last(self, app: str) -> int | None:
+    async def last_batch(self, app: str) -> int | None:
         async with self._apps.of(app):
             await self._settle(app)
             return self._ledger.last(app)

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TypeVar
 
 from ropewalk.engine.link import Link
-from ropewalk.model.history import ANSWER_BYTES, size_of
+from ropewalk.model.history import MAX_ANSWER_BYTES, memory_bytes
 from ropewalk.model.messages import Registered
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class WaitingHistory:
     async def drained(self, link: Link, messages: Sequence[Registered], written: int) -> None:
         """As `Link.drained`; meanwhile these messages and so many bytes are kept for the client. At once on the fast path."""
         if link.slow:
-            with self.holding(link, written + size_of(messages)):
+            with self.holding(link, written + memory_bytes(messages)):
                 await link.drained()
 
     @contextmanager
@@ -85,7 +85,7 @@ class WaitingHistory:
     def _wake(self) -> None:
         if not self._turns or self._full:
             return
-        places = (self._limit - self.bytes) // ANSWER_BYTES + 1
+        places = (self._limit - self.bytes) // MAX_ANSWER_BYTES + 1
         while places > 0 and self._turns:
             turn = self._turns.popleft()
             if not turn.done():

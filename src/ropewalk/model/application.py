@@ -27,7 +27,7 @@ SENDER_KEY = "$f"
 """In the state of a subscription: who its client is to those it whispers to, as JSON text. With it whispers are marked."""
 
 
-def merged(state: State, changes: State) -> State:
+def merge_state(state: State, changes: State) -> State:
     """The state with the changes applied. Neither argument is modified."""
     return {key: value for key, value in {**state, **changes}.items() if value} if changes else state
 

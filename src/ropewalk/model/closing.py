@@ -43,5 +43,5 @@ INTERNAL_ERROR = Closing("", True, 1011, "Internal error")
 REFUSALS = {closing.reason: closing for closing in (UNAUTHORIZED, TOKEN_EXPIRED)}
 
 
-def by_order(order: RemoteDisconnect | SessionTaken) -> Closing:
-    return replace(REMOTE, reconnect=order.reconnect)
+def remote_closing(request: RemoteDisconnect | SessionTaken) -> Closing:
+    return replace(REMOTE, reconnect=request.reconnect)

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 
-def one_file() -> Path | None:
+def bundle_directory() -> Path | None:
     """The directory of the unpacked files in the standalone binary, else None."""
     place = getattr(sys, "_MEIPASS", None)
     return Path(place) if getattr(sys, "frozen", False) and place else None
 
 
-def install(*extras: str) -> str:
+def install_command(*extras: str) -> str:
     """Returns the command that installs these extras."""
     command = f"pip install '.[{','.join(extras)}]' (in a clone of Ropewalk)"
-    return f"the standalone binary does not include it; use {command} instead" if one_file() else command
+    return f"the standalone binary does not include it; use {command} instead" if bundle_directory() else command

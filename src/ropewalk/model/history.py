@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from ropewalk.model.messages import Position, Registered
 
-ANSWER_BYTES = 256 * 1024
+MAX_ANSWER_BYTES = 256 * 1024
 """Of messages in one answer of a store. It holds at least one message."""
 
-MESSAGE_BYTES = 200
+MESSAGE_OVERHEAD_BYTES = 200
 """What a message in memory takes besides its payload, roughly."""
 
-MAX_ANSWER_MESSAGES = ANSWER_BYTES // MESSAGE_BYTES + 1
+MAX_ANSWER_MESSAGES = MAX_ANSWER_BYTES // MESSAGE_OVERHEAD_BYTES + 1
 
 _payload = attrgetter("payload")
 
@@ -44,7 +44,7 @@ class HistoryRequest(Struct, frozen=True):
 class Replay(Struct, frozen=True):
     """The messages after the requested position, up to `tip`, without a hole. Live delivery continues at `epoch` and `tip`.
 
-    `more`: the answer reached `ANSWER_BYTES`. Request the rest from its last message.
+    `more`: the answer reached `MAX_ANSWER_BYTES`. Request the rest from its last message.
     """
 
     stream: str
@@ -81,7 +81,7 @@ class Gap(Struct, frozen=True):
         return Position(self.epoch, self.oldest - 1)
 
 
-def steps(answer: Replay | Gap) -> list[Replay | Gap]:
+def split_at_gaps(answer: Replay | Gap) -> list[Replay | Gap]:
     """The parts of an answer: up to the first gap, between two gaps, after the last one. Ignore the `rest` of each."""
     pieces = [answer]
     while isinstance(answer, Gap) and answer.rest is not None:
@@ -90,15 +90,15 @@ def steps(answer: Replay | Gap) -> list[Replay | Gap]:
     return pieces
 
 
-def end(answer: Replay | Gap) -> int:
+def last_offset(answer: Replay | Gap) -> int:
     """The last offset that an answer covers: its tip, unless the rest has to be asked for."""
-    last = steps(answer)[-1]
+    last = split_at_gaps(answer)[-1]
     if isinstance(last, Gap):
         return last.oldest - 1 if last.reason is GapReason.PARTIAL else last.tip
     return last.messages[-1].offset if last.more else last.tip
 
 
-def up_to(answer: Replay | Gap, tip: int) -> Replay | Gap:
+def truncate_answer(answer: Replay | Gap, tip: int) -> Replay | Gap:
     """The same answer without what follows `tip`, an offset of its epoch."""
     messages = answer.messages
     if messages and messages[-1].offset > tip:
@@ -108,22 +108,22 @@ def up_to(answer: Replay | Gap, tip: int) -> Replay | Gap:
         return Replay(answer.stream, answer.epoch, tip, messages, more)
     if answer.oldest > tip + 1:
         return replace(answer, oldest=tip + 1, tip=tip, messages=messages, rest=None)
-    return replace(answer, tip=tip, messages=messages, rest=answer.rest and up_to(answer.rest, tip))
+    return replace(answer, tip=tip, messages=messages, rest=answer.rest and truncate_answer(answer.rest, tip))
 
 
-def size_of(messages: Collection[Registered]) -> int:
+def memory_bytes(messages: Collection[Registered]) -> int:
     """Bytes that they take in memory, roughly."""
-    return sum(map(len, map(_payload, messages))) + MESSAGE_BYTES * len(messages)
+    return sum(map(len, map(_payload, messages))) + MESSAGE_OVERHEAD_BYTES * len(messages)
 
 
-def first_answer(messages: Iterable[Registered]) -> tuple[tuple[Registered, ...], bool]:
+def limit_answer(messages: Iterable[Registered]) -> tuple[tuple[Registered, ...], bool]:
     """As many of these messages as one answer holds, and whether there are more."""
     found = tuple(messages)
-    if size_of(found) <= ANSWER_BYTES:
+    if memory_bytes(found) <= MAX_ANSWER_BYTES:
         return found, False
-    room = ANSWER_BYTES
+    room = MAX_ANSWER_BYTES
     for count, message in enumerate(found):
-        room -= message.size + MESSAGE_BYTES
+        room -= message.size + MESSAGE_OVERHEAD_BYTES
         if room < 0 and count:
             return found[:count], True
     return found, False
@@ -140,7 +140,7 @@ class StreamSummary(Struct, frozen=True):
 
 
 class HistoryPage(Struct, frozen=True):
-    """A page of history, of at most `ANSWER_BYTES`. `next_offset`: the offset after which the next page begins, None at the
+    """A page of history, of at most `MAX_ANSWER_BYTES`. `next_offset`: the offset after which the next page begins, None at the
     end."""
 
     stream: str

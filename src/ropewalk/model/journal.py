@@ -143,11 +143,11 @@ class PublicationDetail(Struct, frozen=True):
 _publication_detail = msgspec.json.Decoder(PublicationDetail).decode
 
 
-def publication_detail(ts_producer: int) -> str:
+def encode_publication_detail(ts_producer: int) -> str:
     return msgspec.json.encode(PublicationDetail(ts_producer)).decode() if ts_producer else ""
 
 
-def ts_producer_of(detail: str) -> int:
+def decode_ts_producer(detail: str) -> int:
     return _publication_detail(detail).ts_producer if detail else 0
 
 
@@ -181,12 +181,12 @@ class ShardSpan(Struct, frozen=True):
     end: Annotated[int, Meta(description="the position after the last one")]
 
 
-def shards_of(spans: Sequence[ShardSpan]) -> int:
+def count_shards(spans: Sequence[ShardSpan]) -> int:
     """The number of shards of a journal: each has at least one span. 0 without a journal."""
     return max((span.shard for span in spans), default=-1) + 1
 
 
-def holes_of(spans: Sequence[ShardSpan]) -> list[ShardSpan]:
+def find_holes(spans: Sequence[ShardSpan]) -> list[ShardSpan]:
     """Positions between two spans of one epoch: they were written and can no longer be read."""
     return [
         ShardSpan(span.shard, span.epoch, before.end, span.first)
@@ -195,7 +195,7 @@ def holes_of(spans: Sequence[ShardSpan]) -> list[ShardSpan]:
     ]
 
 
-def oldest_kept(own: Sequence[ShardSpan]) -> ShardSpan | None:
+def first_kept_span(own: Sequence[ShardSpan]) -> ShardSpan | None:
     """The first of one shard's spans that still has rows, or the last span if none has."""
     return next((span for span in own if span.end > span.first), own[-1] if own else None)
 

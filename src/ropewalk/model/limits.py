@@ -9,7 +9,7 @@ NAME_TEXT_GROWTH = 8
 """How many times its size a stream's name may take in an identifier: control characters are escaped there, and a signed name
 is base64 of that."""
 
-AROUND_NAMES = 256
+IDENTIFIER_OVERHEAD_BYTES = 256
 """Bytes of an identifier beside the stream's name: the channel's name and the signature."""
 
 

@@ -69,7 +69,7 @@ class MessageFields(Struct, frozen=True, array_like=True, gc=False):
     partition_key: str = ""
 
 
-def fields_of(uid: str, ts_producer: int, partition_key: str) -> MessageFields | None:
+def message_fields(uid: str, ts_producer: int, partition_key: str) -> MessageFields | None:
     """Returns None if all are missing, as for most messages. A uid that is not a KSUID is an idempotency key only."""
     shown = uid if len(uid) == KSUID_LENGTH and uid.isascii() and uid.isalnum() and uid <= LAST_KSUID else ""
     return MessageFields(shown, ts_producer, partition_key) if shown or ts_producer or partition_key else None
@@ -134,7 +134,7 @@ Deliverable = Registered | TransientRun
 """Delivered by a feed to its listeners."""
 
 
-def one_by_one(deliveries: Sequence[Deliverable]) -> Sequence[Registered]:
+def expand_runs(deliveries: Sequence[Deliverable]) -> Sequence[Registered]:
     """Returns the single messages, with those of the runs."""
     for delivery in deliveries:
         if type(delivery) is TransientRun:
@@ -167,7 +167,7 @@ class RemoteDisconnect(Struct, frozen=True):
     reconnect: bool = True
 
 
-def transient(publication: Publication, now: float) -> Registered:
+def build_transient(publication: Publication, now: float) -> Registered:
     """The registered form of a transient publication, which has no position."""
     return Registered(
         publication.stream, publication.payload, now, "", 0, publication.exclude_socket, publication.broadcast_type

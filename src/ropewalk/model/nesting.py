@@ -16,7 +16,7 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # read as signed bytes: 
 _OTHER = bytes(set(range(256)) - set(b"[{]}"))
 
 
-def too_deep(text: bytes | str, limit: int = MAX_DEPTH) -> bool:
+def is_too_deep(text: bytes | str, limit: int = MAX_DEPTH) -> bool:
     """True if JSON text is nested more than `limit` deep. For text that is not JSON the result is an upper estimate."""
     if len(text) <= limit:
         return False

@@ -11,7 +11,7 @@ class Member(Struct, frozen=True):
     id: str
     info: bytes = b""
 
-    def longest(self) -> int:
+    def max_field_bytes(self) -> int:
         """Bytes of the id or of the info, whichever is longer."""
         return max(len(self.id.encode()), len(self.info))
 

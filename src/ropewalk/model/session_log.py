@@ -5,7 +5,7 @@ report its end to the application. After an `ended` row nothing is left to do. A
 their key is the sid.
 """
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from ropewalk.model.application import State
 from ropewalk.model.presence import Member
@@ -58,7 +58,7 @@ class SessionChanged(Struct, frozen=True):
     subscription: SubscriptionGranted | None = None
 
 
-class DisconnectOrdered(Struct, frozen=True):
+class DisconnectRequested(Struct, frozen=True):
     """`revoked`: a remote disconnect. The sessions that it ends have their own rows."""
 
     ids: str
@@ -66,19 +66,19 @@ class DisconnectOrdered(Struct, frozen=True):
 
 
 class MembershipChanged(Struct, frozen=True):
-    """`joined` and `left`: the member, in the row's stream. `told`: an event was published (a member's first join or last
+    """`joined` and `left`: the member, in the row's stream. `announced`: an event was published (a member's first join or last
     leave).
 
     A `left` row without a sid: the presence TTL ended after its sessions were gone.
     """
 
     id: str
-    told: bool
+    announced: bool = field(name="told")
     info: Raw = Raw(b"null")
 
     @classmethod
-    def of(cls, member: Member, told: bool) -> "MembershipChanged":
-        return cls(member.id, told, Raw(member.info or b"null"))
+    def of(cls, member: Member, announced: bool) -> "MembershipChanged":
+        return cls(member.id, announced, Raw(member.info or b"null"))
 
     @property
     def member(self) -> Member:

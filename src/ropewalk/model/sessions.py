@@ -78,7 +78,7 @@ class Rejected(Struct, frozen=True):
     reason: str
     kind: NotGrantedReason = "forbidden"
 
-    def told(self) -> "NotGranted | None":
+    def client_error(self) -> "NotGranted | None":
         """The part that is sent to the client."""
         return None if self.kind == "forbidden" else NotGranted(self.kind, self.reason)
 

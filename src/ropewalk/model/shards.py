@@ -52,25 +52,25 @@ class SessionContent(Struct, frozen=True, array_like=True, tag=3, gc=False):
     formers: tuple[str, ...]
 
 
-class SessionGone(Struct, frozen=True, array_like=True, tag=4, gc=False):
-    """A sid that was resumed under another one or has ended, and until when the store keeps this. `order`: for its node."""
+class EndedSession(Struct, frozen=True, array_like=True, tag=4, gc=False):
+    """A sid that was resumed under another one or has ended, and until when the store keeps this. `notice`: for its node."""
 
     until: float
-    order: SessionTaken
+    notice: SessionTaken
 
 
-class SessionOver(Struct, frozen=True, array_like=True, tag=5, gc=False):
+class ExpiredSession(Struct, frozen=True, array_like=True, tag=5, gc=False):
     """An expired session whose end is not processed yet."""
 
     sid: str
     data: bytes
 
 
-class OrderContent(Struct, frozen=True, array_like=True, tag=6):
+class PendingNotice(Struct, frozen=True, array_like=True, tag=6):
     """A message about a session that its node has not received yet."""
 
     node: str
-    order: SessionTaken
+    notice: SessionTaken
 
 
 class Revocation(Struct, frozen=True, array_like=True, tag=7, gc=False):
@@ -104,9 +104,9 @@ ShardItem = (
     | UidContent
     | ProducerContent
     | SessionContent
-    | SessionGone
-    | SessionOver
-    | OrderContent
+    | EndedSession
+    | ExpiredSession
+    | PendingNotice
     | Revocation
     | MemberContent
 )

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ropewalk.model.errors import Unavailable, UserMistake
-from ropewalk.model.extras import install
+from ropewalk.model.extras import install_command
 
 OLDEST_JAVA = 17
 START_SECONDS = 120.0
@@ -128,7 +128,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
         seen.append(f"{java} is Java {version}" if version else f"{java} does not run")
     found = f" ({'; '.join(seen)})" if seen else ""
     raise UserMistake(
-        f"Spark needs Java {OLDEST_JAVA} or newer and there is none{found}: {install('spark', 'jre')} brings one "
+        f"Spark needs Java {OLDEST_JAVA} or newer and there is none{found}: {install_command('spark', 'jre')} brings one "
         "along, or install it (Debian: default-jre-headless) and set JAVA_HOME"
     )
 
@@ -175,7 +175,7 @@ def spark_home() -> Path:
     """Where pip put Spark. Raises UserMistake where it did not."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise UserMistake(f"PySpark is not installed: {install('spark')}")
+        raise UserMistake(f"PySpark is not installed: {install_command('spark')}")
     return Path(spec.origin).parent
 
 

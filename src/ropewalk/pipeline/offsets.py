@@ -9,7 +9,7 @@ from typing import NotRequired, TypedDict
 
 from msgspec import Struct
 
-from ropewalk.model.journal import GENERATION_SIZE, Marks, ShardMark, ShardSpan, oldest_kept
+from ropewalk.model.journal import GENERATION_SIZE, Marks, ShardMark, ShardSpan, first_kept_span
 
 
 class MarkJson(TypedDict):
@@ -60,7 +60,7 @@ def by_shard(spans: Sequence[ShardSpan], shards: int) -> dict[int, list[ShardSpa
 
 
 def earliest(spans: Spans) -> Marks:
-    kept = {shard: oldest_kept(own) for shard, own in spans.items()}
+    kept = {shard: first_kept_span(own) for shard, own in spans.items()}
     return {shard: ShardMark(span.epoch, span.first) if span else ShardMark("", 0) for shard, span in kept.items()}
 
 

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import Marks, ShardMark, ShardSpan, oldest_kept
+from ropewalk.model.journal import Marks, ShardMark, ShardSpan, first_kept_span
 from ropewalk.pipeline.batch_plan import TaskRanges, oldest, plan
 from ropewalk.pipeline.journal_client import JournalClient
 from ropewalk.pipeline.offsets import (
@@ -237,7 +237,7 @@ class OffsetResolver:
         return {shard: _reaching(own, archive.first(shard)) for shard, own in spans.items()}
 
     def _since(self, shard: int, own: Sequence[ShardSpan], timestamp: int) -> ShardMark:
-        oldest = oldest_kept(own)
+        oldest = first_kept_span(own)
         if self._options.archive and oldest:
             archived = ArchiveTable(self._options.archive).first_since(shard, timestamp)
             if archived is not None and archived < oldest.first:

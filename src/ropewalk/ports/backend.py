@@ -31,22 +31,22 @@ class StreamStore(Protocol):
         """`append` never suspends: run to its end in one step, it needs no task."""
 
     @property
-    def answers_transient(self) -> bool:
+    def confirms_transient(self) -> bool:
         """What passes the feed alone may be lost on its way to other processes. An append of transient publications is
         answered when they are passed on."""
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         """Register all of them in this order, or none; a receipt for each. Raises `PartitionChanged`. Their `fields` are what
-        `fields_of` makes of each and of the stream's partition key.
+        `message_fields` makes of each and of the stream's partition key.
 
         Everything new enters the feed in the order of positions, and not before it can be read; transient publications keep
         their place among the others. Nobody is called back: this process hears of it through the feed, like all others.
         """
 
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
-        """What follows `position`, and no more of it than `ANSWER_BYTES` or one message: what follows that is asked for next,
-        from where the answer ends. A stream never heard of answers an empty Replay only to offset 0 without an epoch: an epoch
-        that a client knows began with a message."""
+        """Returns the messages after `position`, at most `MAX_ANSWER_BYTES` of them but at least one. If there are more, call
+        again from the end of the answer. An unknown stream returns an empty Replay for offset 0 without an epoch, and a Gap for
+        any other position: an epoch that a client knows began with a message."""
 
     async def since(self, stream: str, timestamp: float) -> Replay | Gap:
         """What was registered at or after `timestamp`, bounded as `replay` is. A Gap is TRIMMED where some of that is not kept
@@ -98,10 +98,10 @@ class SessionStore(Protocol):
         """Remove and return every session with these ids, in one step: none of them can be taken or expires any more. With
         `Leases` their nodes are told with the same `reconnect`."""
 
-    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+    async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
         """Expired sessions, at most `limit`. Each is returned once."""
 
-    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+    async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
         """At shutdown: the sessions that end with the process. Of a store that outlives it, only the expired ones."""
 
 
@@ -141,9 +141,9 @@ class Leases(Protocol):
     `near`: it is on the same machine, so that changes are written at once and need not wait for others to come.
     """
 
-    near: bool
+    same_host: bool
 
-    async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
+    async def renew(self, ttl: float, received: Collection[str]) -> Renewal:
         """Keep the lease of this node for `ttl` seconds from now. `heard`: sids of earlier answers that need not be said again.
 
         One that had ended begins anew under another number, and with nothing: a node that is told another number than before
@@ -286,7 +286,7 @@ class Backend(Protocol):
     async def sweep(self) -> None:
         """Remove what has expired, all of it, in slices that let other work go first; called about once a second."""
 
-    def rules_changed(self) -> None:
+    def reload_rules(self) -> None:
         """The rulebook it was made with says something else now."""
 
     def gauges(self) -> dict[str, float]:

@@ -84,7 +84,7 @@ class Connection(Protocol):
     def pending(self) -> int:
         """Bytes written and not yet taken by the kernel."""
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         """Until history may be written. At once, except where all commands of a request are granted before it is answered."""
 
     def unsent(self) -> int:
@@ -106,7 +106,7 @@ class SessionHandle(Protocol):
     def note_activity(self) -> None:
         """The client sent something that is not a command, such as a pong."""
 
-    def until_idle(self) -> Awaitable[None] | None:
+    def wait_idle(self) -> Awaitable[None] | None:
         """Until every message that came is handled, or one of them waits for the store or for the client to take its answer;
         None if there is nothing to wait for."""
 
@@ -116,7 +116,7 @@ class SessionHandle(Protocol):
     def message_overdue(self) -> None:
         """A message of the client was begun and not finished in time."""
 
-    async def opened(self) -> bool:
+    async def wait_opened(self) -> bool:
         """True once the welcome is sent, False if the client was refused."""
 
     async def submit(self, command: Command) -> bool:
@@ -130,12 +130,12 @@ class SessionHandle(Protocol):
         taken what they wrote, or the session has ended; None if there is nothing to wait for. Nothing is waited for that only
         the client could bring, and a store that fails is asked for a bounded time."""
 
-    def writing_paused(self) -> None: ...
-    def writing_resumed(self) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
     def credit_granted(self) -> None:
         """The client has granted credit: its codec's meter has more than before."""
 
-    def lost(self, going_away: bool = False) -> None:
+    def connection_lost(self, going_away: bool = False) -> None:
         """The connection is gone. Called once. `going_away`: the client's close code says that its page is being closed."""
 
 

@@ -17,7 +17,7 @@ class Journal(Protocol):
     async def write(self, rows: Sequence[Row]) -> None:
         """Returns when the rows are as safe as the durability asked for. Raises `Unavailable`, and then none of them counts."""
 
-    def note(self, rows: Sequence[Row]) -> None:
+    def write_nowait(self, rows: Sequence[Row]) -> None:
         """Record with the next group, without waiting. Bounded: rows that would overflow are counted and logged."""
 
     def health(self) -> str: ...
@@ -36,7 +36,7 @@ class JournalReader(Protocol):
         """An Arrow IPC stream that covers [first, end) or as much of its beginning as fits; whole batches, so that it may begin
         earlier and end later: readers cut by the column `position`. Raises BadRequest for what is not there (any more)."""
 
-    def archived(self, positions: dict[int, int]) -> None:
+    def mark_archived(self, positions: dict[int, int]) -> None:
         """Everything below these positions is in the archive, so that its segments may go. The last report of a shard counts,
         lower ones too: an archive may lose rows."""
 
@@ -57,7 +57,7 @@ class ConsumerStore(Protocol):
     async def move(self, name: str, marks: Marks) -> Consumer:
         """Advance the marks; a mark never goes back. An unknown name is added, which may raise LimitReached."""
 
-    async def forget(self, name: str) -> bool:
+    async def remove(self, name: str) -> bool:
         """False for an unknown name."""
 
 

@@ -57,7 +57,7 @@ class Transactor(Protocol):
         """Publish the pieces of the winning attempts (part → attempt), once. `counts`: how many pieces some parts have.
         Raises Conflict, and then nothing was published."""
 
-    async def last(self, app: str) -> int | None:
+    async def last_batch(self, app: str) -> int | None:
         """The last finished batch."""
 
     async def produce(self, producer: str, first: int, body: bytes) -> Produced:

@@ -16,7 +16,7 @@ from ropewalk.model.closing import Closing
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.history import Gap, HistoryRequest, Tip
 from ropewalk.model.messages import Position, Registered
-from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
+from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, is_too_deep
 from ropewalk.model.presence import Member, PresencePage
 from ropewalk.model.refusals import Refusal
 from ropewalk.protocol.json_errors import why_no_json
@@ -64,7 +64,7 @@ _decode_options = msgspec.json.Decoder(_PresenceOptions | None).decode
 
 def decode(frame: bytes) -> commands.Command:
     """One frame of a client. Raises MalformedFrame: 1007 for what is not JSON text, 1003 for JSON of another shape."""
-    if too_deep(frame, MAX_DEPTH + _AROUND):
+    if is_too_deep(frame, MAX_DEPTH + _AROUND):
         raise _nested("frame")
     try:
         # Raw fields are checked for syntax but not for UTF-8, so the whole frame is decoded first.
@@ -97,7 +97,7 @@ def _member(wire: _WireMember | None) -> Member | None:
     if wire is None or not wire.id:
         return None
     info = bytes(wire.info)
-    if too_deep(info):
+    if is_too_deep(info):
         raise _nested("presence info")
     return Member(wire.id, b"" if info == b"null" else info)
 
@@ -124,7 +124,7 @@ def _join(wire: _WireCommand) -> commands.Command:
 
 def _whisper(wire: _WireCommand) -> commands.Command:
     payload = bytes(wire.data) or b"null"
-    if too_deep(payload):
+    if is_too_deep(payload):
         raise _nested("whisper")
     return commands.Whisper(wire.identifier, payload)
 

@@ -15,7 +15,7 @@ from msgspec.json import encode
 from ropewalk.model.errors import MalformedPublication
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import SERVER_TYPES, Publication, RemoteDisconnect
-from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
+from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, is_too_deep
 from ropewalk.model.refusals import Refusal
 from ropewalk.protocol.json_errors import why_no_json
 from ropewalk.protocol.stream_keys import MARK, is_name
@@ -179,7 +179,7 @@ def _batch_entry(entry: Raw, index: int) -> _Entry:
         try:
             return _strict_entry_decoder.decode(entry)
         except msgspec.ValidationError:
-            if too_deep(bytes(entry), MAX_DEPTH + _AROUND - 1):
+            if is_too_deep(bytes(entry), MAX_DEPTH + _AROUND - 1):
                 raise _too_deep() from None
             return _entry_decoder.decode(entry)
     except msgspec.ValidationError as error:
@@ -194,7 +194,7 @@ def _entries(body: bytes) -> _Entry | list[_StrictBatchEntry] | list[_BatchEntry
         try:
             return _strict_decoder.decode(body)
         except msgspec.ValidationError:
-            if too_deep(body, MAX_DEPTH + _AROUND):
+            if is_too_deep(body, MAX_DEPTH + _AROUND):
                 raise _too_deep() from None
             return _body_decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -268,7 +268,7 @@ def _text_of(data: Raw, index: int) -> str:
 def payload_of(data: str, index: int) -> bytes:
     """JSON text as it was written; anything else, and null (which clients drop), as a JSON string of itself."""
     text = data.encode().strip(_JSON_WHITESPACE)
-    if too_deep(text):
+    if is_too_deep(text):
         raise MalformedPublication(f"data is {TOO_DEEP}", index, Refusal.NESTING)
     try:
         _check_json(text)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.messages import Position
-from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
+from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, is_too_deep
 from ropewalk.model.presence import Member
 
 
@@ -180,7 +180,7 @@ _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 def decode(data: bytes | str) -> ServerMessage:
     """Raises MalformedFrame for what is no message of the protocol."""
     try:
-        if too_deep(data, MAX_DEPTH + _AROUND):
+        if is_too_deep(data, MAX_DEPTH + _AROUND):
             return _deep(data.encode() if isinstance(data, str) else data)
         return _typed(_frame.decode(data))
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -190,7 +190,7 @@ def decode(data: bytes | str) -> ServerMessage:
 def _deep(data: bytes) -> ServerMessage:
     """A message of a stream that is nested too deeply to be decoded still has its position; nothing else may be so deep."""
     frame, payload = _without_message(data)
-    message = None if too_deep(frame, MAX_DEPTH + _AROUND) else _typed(_frame.decode(frame))
+    message = None if is_too_deep(frame, MAX_DEPTH + _AROUND) else _typed(_frame.decode(frame))
     if not isinstance(message, Data):
         raise MalformedFrame(f"the server sent a cable message that is {TOO_DEEP}")
     return replace(message, payload=payload)

@@ -11,7 +11,7 @@ import msgspec
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
 from ropewalk.model.history import Gap, GapReason, HistoryPart, Tip
-from ropewalk.model.messages import Deliverable, Registered, one_by_one
+from ropewalk.model.messages import Deliverable, Registered, expand_runs
 from ropewalk.model.presence import PresencePage
 from ropewalk.model.sessions import NotGranted
 from ropewalk.protocol import cable_json, transmissions
@@ -67,7 +67,7 @@ class SseCodec(TransmissionCodec):
         return _event(b"", data, position)
 
     def batch(self, head: bytes, messages: Sequence[Deliverable]) -> bytes:
-        return b"".join([self.message(head, each) for each in one_by_one(messages)])
+        return b"".join([self.message(head, each) for each in expand_runs(messages)])
 
     def welcome(self, sid: str, restored_ids: Sequence[str] | None) -> bytes:
         return self._typed("welcome", cable_json.welcome_json(sid, restored_ids))

@@ -9,7 +9,7 @@ from functools import lru_cache
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
 from ropewalk.model.history import Gap, HistoryPart, Tip
-from ropewalk.model.messages import Deliverable, Registered, one_by_one
+from ropewalk.model.messages import Deliverable, Registered, expand_runs
 from ropewalk.model.presence import PresencePage
 from ropewalk.model.sessions import NotGranted
 from ropewalk.protocol import cable_json
@@ -68,7 +68,7 @@ class CableMessages:
         message = self.message
         if len(messages) == 1 and type(messages[0]) is Registered:
             return message(head, messages[0])
-        return b"".join([message(head, each) for each in one_by_one(messages)])
+        return b"".join([message(head, each) for each in expand_runs(messages)])
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         return text_frame(cable_json.reject_history_json(identifier, gaps))

@@ -20,7 +20,7 @@ from ropewalk.model.application import (
     RestoreCall,
     RestoreResult,
     State,
-    merged,
+    merge_state,
 )
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
@@ -137,7 +137,7 @@ class ApplicationSession:
 
     async def connect(self, wanted: Callable[[], bool] = lambda: True) -> ConnectResult:
         result = await self._application.connect(self.context, wanted)
-        self.ids, self.state = result.ids, merged(self.state, result.state)
+        self.ids, self.state = result.ids, merge_state(self.state, result.state)
         return result
 
     async def subscribe(self, request: Order | None = None, number: int = 0) -> CommandResult:
@@ -152,18 +152,18 @@ class ApplicationSession:
     async def command(self, action: Action, identifier: str, data: str = "") -> CommandResult:
         before = self.own.get(identifier, {})
         result = await self._application.command(CommandCall(self.context, action, identifier, before, data))
-        self.state = merged(self.state, result.state)
+        self.state = merge_state(self.state, result.state)
         if action is Action.UNSUBSCRIBE:
             self.own.pop(identifier, None)
         elif result.accepted:
-            self.own[identifier] = merged(before, result.own)
+            self.own[identifier] = merge_state(before, result.own)
         return result
 
     async def restored(self, former: str) -> RestoreResult:
         result = await self._application.restored(RestoreCall(self.context, former, dict(self.own)))
-        self.state = merged(self.state, result.state)
+        self.state = merge_state(self.state, result.state)
         for identifier, changes in result.own.items():
-            self.own[identifier] = merged(self.own[identifier], changes)
+            self.own[identifier] = merge_state(self.own[identifier], changes)
         return result
 
     async def disconnect(self) -> None:

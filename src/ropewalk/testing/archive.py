@@ -12,7 +12,7 @@ import pytest
 
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import ColdPiece
-from ropewalk.model.messages import LAST_KSUID, MessageFields, Registered, fields_of
+from ropewalk.model.messages import LAST_KSUID, MessageFields, Registered, message_fields
 from ropewalk.ports import Archive
 
 NOON = 1_772_366_400.0
@@ -47,7 +47,7 @@ def message(stream: str, offset: int, epoch: str = "e", minute: float = 0.0) -> 
     """Minutes are counted from noon."""
     payload = f'{{"at":"{epoch}/{offset}"}}'.encode()
     key = key_of(stream)
-    fields = fields_of("", 0, key if key != stream else "")
+    fields = message_fields("", 0, key if key != stream else "")
     return Registered(stream, payload, NOON + 60 * minute, epoch, offset, fields=fields)
 
 

@@ -35,7 +35,7 @@ class LeaseConformance(SharedBackendRig):
         given = []
         for node in nodes:
             await node.backend.sweep()
-            given += [sid for sid, _ in await node.sessions.expired(10)]
+            given += [sid for sid, _ in await node.sessions.take_expired(10)]
         return given
 
     async def pass_time(self, seconds: float, *living: SharingNode) -> None:

@@ -1,6 +1,6 @@
 """Conformance of `ports.RecordQueue`: pending journal rows are kept until they are removed, and one node reads them."""
 
-from ropewalk.model.journal import Row, RowKind, ts_producer_of
+from ropewalk.model.journal import Row, RowKind, decode_ts_producer
 from ropewalk.model.messages import Publication
 from ropewalk.testing.backend_rig import SharedBackendRig, SharingNode
 
@@ -42,7 +42,7 @@ class RecordQueueConformance(SharedBackendRig):
             row = rows["s"]
             assert (row.key, row.value, row.uid) == ("key", b'"x"', "u")
             assert (row.exclude_socket, row.broadcast_type) == ("e", "b")
-            assert [ts_producer_of(rows[stream].detail) for stream in ("s", "t")] == [9, 0]
+            assert [decode_ts_producer(rows[stream].detail) for stream in ("s", "t")] == [9, 0]
             assert row.timestamp == (await self._timestamp(one, "s"))
             assert (rows["t"].key, rows["t"].producer, rows["t"].sequence) == ("t", "p", 7)
 

@@ -145,9 +145,9 @@ class Alternating:
     def gauges(self) -> dict[str, float]:
         return self._instances[0].gauges()  # of the one that has swept last
 
-    def rules_changed(self) -> None:
+    def reload_rules(self) -> None:
         for backend in self._instances:
-            backend.rules_changed()
+            backend.reload_rules()
 
 
 async def publish(backend: Backend, stream: str, count: int = 1) -> list[Registered]:

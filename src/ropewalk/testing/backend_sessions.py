@@ -48,7 +48,7 @@ class SessionConformance(BackendRig):
             assert await backend.sessions.take("other") == other
             await self.advance(1)
             await backend.sweep()
-            assert await backend.sessions.expired(10) == []
+            assert await backend.sessions.take_expired(10) == []
 
     async def test_session_expires_after_its_ttl(self) -> None:
         async with self.running() as backend:
@@ -78,11 +78,11 @@ class SessionConformance(BackendRig):
             await backend.sessions.save("unknown", SNAPSHOT, 10)
             assert await backend.sessions.take("resumed") == KNOWN
             await backend.sweep()
-            assert await backend.sessions.expired(10) == []
+            assert await backend.sessions.take_expired(10) == []
             await self.advance(10)
             await backend.sweep()
-            assert sorted(sid for sid, _ in await backend.sessions.expired(10)) == ["known", "unknown"]
-            assert await backend.sessions.expired(10) == []
+            assert sorted(sid for sid, _ in await backend.sessions.take_expired(10)) == ["known", "unknown"]
+            assert await backend.sessions.take_expired(10) == []
             assert await backend.sessions.take("known") is None
 
     async def test_session_that_was_requested_too_late_is_reported_as_expired(self) -> None:
@@ -91,7 +91,7 @@ class SessionConformance(BackendRig):
             await self.advance(10)
             assert await backend.sessions.take("sid") is None
             await backend.sweep()
-            assert await backend.sessions.expired(10) == [("sid", KNOWN)]
+            assert await backend.sessions.take_expired(10) == [("sid", KNOWN)]
 
     async def test_expired_sessions_are_reported_in_portions(self) -> None:
         async with self.running() as backend:
@@ -99,12 +99,12 @@ class SessionConformance(BackendRig):
                 await backend.sessions.save(sid, KNOWN, 10)
             await self.advance(10)
             await backend.sweep()
-            portions = [await backend.sessions.expired(2) for _ in range(3)]
+            portions = [await backend.sessions.take_expired(2) for _ in range(3)]
             assert [len(portion) for portion in portions] == [2, 1, 0]
 
     async def test_abandoned_returns_the_sessions_that_end_with_the_process(self) -> None:
         async with self.running() as backend:
             await backend.sessions.save("sid", KNOWN, 10)
-            given = await backend.sessions.abandoned()
+            given = await backend.sessions.take_abandoned()
             left = await backend.sessions.take("sid")
             assert (given, left) in (([("sid", KNOWN)], None), ([], KNOWN))

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ropewalk.model.errors import PartitionChanged
-from ropewalk.model.history import ANSWER_BYTES, MESSAGE_BYTES, Gap, GapReason, Replay, end
+from ropewalk.model.history import MAX_ANSWER_BYTES, MESSAGE_OVERHEAD_BYTES, Gap, GapReason, Replay, last_offset
 from ropewalk.model.messages import LAST_KSUID, MessageFields, Position, Publication, Registered
 from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.ports import StreamStore
@@ -127,15 +127,15 @@ class StreamConformance(BackendRig):
                     await backend.streams.since(stream, self.clock.now),
                 ):
                     pages = await _rest(backend.streams, first)
-                    sizes = [sum(message.size + MESSAGE_BYTES for message in page) for page in pages]
-                    assert max(sizes) <= ANSWER_BYTES
-                    assert min(sizes[:-1]) > ANSWER_BYTES // 2
+                    sizes = [sum(message.size + MESSAGE_OVERHEAD_BYTES for message in page) for page in pages]
+                    assert max(sizes) <= MAX_ANSWER_BYTES
+                    assert min(sizes[:-1]) > MAX_ANSWER_BYTES // 2
                     assert offsets([message for page in pages for message in page]) == list(range(1, len(payloads) + 1))
                     assert [message.payload for page in pages for message in page] == payloads
 
     async def test_message_larger_than_an_answer_is_an_answer_of_its_own(self) -> None:
         async with self.running() as backend:
-            for payload in (b"1", b"x" * (ANSWER_BYTES + 1), b"3"):
+            for payload in (b"1", b"x" * (MAX_ANSWER_BYTES + 1), b"3"):
                 await backend.streams.append([Publication("a", payload)])
             first = await backend.streams.replay("a", Position("", 0))
             assert [offsets(page) for page in await _rest(backend.streams, first)] == [[1], [2], [3]]
@@ -151,7 +151,7 @@ class StreamConformance(BackendRig):
             ):
                 assert isinstance(gap, Gap)
                 assert isinstance(gap.rest, Replay)
-                assert (gap.reason, gap.oldest, gap.tip, end(gap)) == (reason, 4, 8, 5)
+                assert (gap.reason, gap.oldest, gap.tip, last_offset(gap)) == (reason, 4, 8, 5)
                 assert [offsets(page) for page in await _rest(backend.streams, gap.rest)] == [[4, 5], [6, 7], [8]]
 
     async def test_history_that_is_trimmed_between_two_answers_is_a_gap(self) -> None:
@@ -160,9 +160,9 @@ class StreamConformance(BackendRig):
                 await backend.streams.append([Publication("a", b"x" * 100_000)])
             first = await backend.streams.replay("a", Position("", 0))
             await publish(backend, "a", 4)
-            answer = await backend.streams.replay("a", Position(first.epoch, end(first)))
+            answer = await backend.streams.replay("a", Position(first.epoch, last_offset(first)))
             assert isinstance(answer, Gap)
-            assert (end(first), answer.reason, answer.oldest, answer.tip) == (2, GapReason.TRIMMED, 5, 9)
+            assert (last_offset(first), answer.reason, answer.oldest, answer.tip) == (2, GapReason.TRIMMED, 5, 9)
             assert answer.rest is not None
             assert offsets(answer.rest.messages) == [5, 6, 7, 8, 9]
 
@@ -335,7 +335,7 @@ async def _rest(streams: StreamStore, answer: Replay | Gap) -> list[tuple[Regist
     """The messages of an answer, and of those that follow it."""
     pages = [answer.messages]
     while isinstance(answer, Replay) and answer.more:
-        answer = await streams.replay(answer.stream, Position(answer.epoch, end(answer)))
+        answer = await streams.replay(answer.stream, Position(answer.epoch, last_offset(answer)))
         pages.append(answer.messages)
     assert isinstance(answer, Replay)
     return pages

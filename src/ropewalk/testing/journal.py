@@ -64,10 +64,10 @@ class JournalConformance(JournalRig):
     async def test_empty_journal_has_no_rows_consumers_or_unknown_shards(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, _):
             await journal.write([])
-            journal.note([])
+            journal.write_nowait([])
             assert sum(span.end - span.first for span in journal.spans()) == 0
             assert journal.consumers() == []
-            assert not await journal.forget("unknown")
+            assert not await journal.remove("unknown")
             with pytest.raises(BadRequest):
                 await _table(journal, 1_000_000, 0, 0)
 
@@ -84,7 +84,7 @@ class KeepingConformance(JournalConformance):
     async def test_rows_have_dense_positions_per_shard_in_write_order(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, _):
             await journal.write(MIXED[:2])
-            journal.note(MIXED[2:4])
+            journal.write_nowait(MIXED[2:4])
             await journal.write(MIXED[4:])
         async with self.running(tmp_path) as (journal, _):
             assert await everything(journal) == _placed(journal, MIXED)
@@ -143,11 +143,11 @@ class KeepingConformance(JournalConformance):
         async with self.running(tmp_path) as (journal, _):
             await journal.write(MIXED)
             span = next(span for span in journal.spans())
-            journal.archived({span.shard: 2})
-            journal.archived({span.shard: 1})
+            journal.mark_archived({span.shard: 2})
+            journal.mark_archived({span.shard: 1})
             assert journal.archived_ends() == {span.shard: 1}
             with pytest.raises(BadRequest):
-                journal.archived({1_000_000: 1})
+                journal.mark_archived({1_000_000: 1})
 
     async def test_consumer_only_moves_forward_and_survives_a_restart(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, _):
@@ -159,8 +159,8 @@ class KeepingConformance(JournalConformance):
             }
             await journal.move("a", {0: ShardMark("e", 0)})
             await journal.pin("c", {0: ShardMark("e", 0)})
-            assert await journal.forget("c")
-            assert not await journal.forget("c")
+            assert await journal.remove("c")
+            assert not await journal.remove("c")
             before = journal.consumers()
             assert [consumer.name for consumer in before] == ["a", "b"]
         async with self.running(tmp_path) as (journal, _):

@@ -29,9 +29,9 @@ class SharedQueue:
         self.dropped = 0
 
     async def write(self, rows: Sequence[Row]) -> None:
-        self.note(rows)
+        self.write_nowait(rows)
 
-    def note(self, rows: Sequence[Row]) -> None:
+    def write_nowait(self, rows: Sequence[Row]) -> None:
         if self._claim is None:
             return
         self._rows += rows
@@ -65,7 +65,7 @@ class SharedQueue:
         return True
 
     def add(self, rows: Sequence[Row]) -> bool:
-        self.note(rows)
+        self.write_nowait(rows)
         return self._claim is not None
 
     def _holds(self, node: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from ropewalk.app.composition import build
 from ropewalk.app.settings import load
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.extras import install
+from ropewalk.model.extras import install_command
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,6 @@ def test_missing_library_is_reported_with_the_extra_to_install(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
     name = adapters.rpartition(",")[2]
-    missing = rf"{name} needs {library}[\w.]*, which is not installed: {re.escape(install(extra))}"
+    missing = rf"{name} needs {library}[\w.]*, which is not installed: {re.escape(install_command(extra))}"
     with pytest.raises(UserMistake, match=missing):
         build(load(["--public", f"--broadcast_adapter={adapters}"], {}))

@@ -12,7 +12,7 @@ from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import Settings, load, require_startable
 from ropewalk.core.signatures import derive
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.extras import install
+from ropewalk.model.extras import install_command
 from ropewalk.model.rules import StreamRule
 
 
@@ -24,7 +24,9 @@ def test_missing_library_is_reported_with_the_extra_to_install(monkeypatch: pyte
     for name in [name for name in sys.modules if name.startswith(("pyarrow", "ropewalk.adapters.journals.arrow"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserMistake, match=re.escape(f"journal needs pyarrow, which is not installed: {install('journal')}")):
+    with pytest.raises(
+        UserMistake, match=re.escape(f"journal needs pyarrow, which is not installed: {install_command('journal')}")
+    ):
         journal_of(load(["--public", "--data_dir", "somewhere"], {}))
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ropewalk.channels import App, Channel, action
 from ropewalk.channels.values import decode_state, state_changes
-from ropewalk.model.application import merged
+from ropewalk.model.application import merge_state
 from tests.unit.channels.requests import encode_identifier, perform
 
 json_values = st.recursive(
@@ -22,9 +22,9 @@ states = st.dictionaries(st.text().filter(lambda key: not key.startswith("$")), 
 
 @given(states, states)
 def test_state_round_trips(before: dict[str, Any], after: dict[str, Any]) -> None:
-    kept = merged({}, state_changes({}, before, "state"))
+    kept = merge_state({}, state_changes({}, before, "state"))
     assert decode_state(kept) == before
-    assert decode_state(merged(kept, state_changes(kept, after, "state"))) == after
+    assert decode_state(merge_state(kept, state_changes(kept, after, "state"))) == after
 
 
 @given(states)

@@ -64,7 +64,7 @@ class JournaledNode:
         after = JournaledNode(self.clock, self.script)
         recovered = Recovered(rows=list(self.journal.rows), newest=self.clock.now)
         restored = after.backend.recover(recovered, PATIENT.sessions_ttl, PATIENT.presence_ttl)
-        after.journal.note([*self.journal.rows, *restored.interrupted])
+        after.journal.write_nowait([*self.journal.rows, *restored.interrupted])
         return after
 
     async def members(self, stream: str) -> list[str]:

@@ -25,7 +25,7 @@ async def test_transmission_that_is_not_a_json_object_is_refused(subtests: pytes
                 await client.send(command="message", identifier=CHAT, data="{}")
                 assert received(client)[2:] == ["confirm_subscription"]
                 script.restore_result = RestoreResult((text,))
-                client.session.lost()
+                client.session.connection_lost()
                 back = await bench.connect(client.sid)
                 await settle()
                 assert received(back) == ["welcome"]

@@ -49,7 +49,7 @@ async def test_changed_rule_applies_from_the_next_publication() -> None:
         offsets = []
         for rules in ([FLEETING], [], [FLEETING], []):
             bench.rules.replace(StreamRules(), rules)
-            bench.backend.rules_changed()
+            bench.backend.reload_rules()
             offsets += [receipt.offset for receipt in await bench.publish("fleeting/1", "1", "2")]
         assert offsets == [0, 0, 1, 2, 0, 0, 3, 4]
 

@@ -90,7 +90,7 @@ async def test_disconnect_is_called_for_a_client_that_left_during_connect() -> N
         script.held = asyncio.Event()
         client = bench.open_connection()
         await settle()
-        client.session.lost()
+        client.session.connection_lost()
         script.held.set()
         await settle()
     assert script.events == ["start", "connect", "disconnect", "stop"]
@@ -230,7 +230,7 @@ async def test_publications_of_restore_calls_and_the_publisher_are_limited() -> 
     script.restore_result = RestoreResult((message_text("never sent"),), publications=(too_long,))
     async with make_bench(script) as bench:
         client = await chatting(bench)
-        client.session.lost()
+        client.session.connection_lost()
         back = await bench.connect(client.sid)
         await settle()
         assert received(back) == ["welcome"]
@@ -399,7 +399,7 @@ async def test_restore_is_called_once_and_disconnect_when_the_session_expires() 
     )
     async with make_bench(script) as bench:
         client = await chatting(bench, cookie="user=bo")
-        client.session.lost()
+        client.session.connection_lost()
         back = await bench.connect(client.sid, cookie="user=bo")
         assert received(back)[:2] == ["welcome", "welcome back"]
         (restore_call,) = script.restore_calls
@@ -408,7 +408,7 @@ async def test_restore_is_called_once_and_disconnect_when_the_session_expires() 
         assert (restore_call.context.state, restore_call.subscriptions) == ({"user": "7"}, {CHAT: {"room": "1"}})
         await back.send(command="message", identifier=CHAT, data="{}")
         assert (script.calls[-1].context.state, script.calls[-1].state) == ({"user": "7", "returns": "1"}, {"room": "2"})
-        back.session.lost()
+        back.session.connection_lost()
         await settle()
         await bench.node.upkeep()
         assert script.disconnect_calls == []
@@ -425,7 +425,7 @@ async def test_failed_restore_call_does_not_refuse_the_client() -> None:
     script.restore_result = Unavailable("down")
     async with make_bench(script) as bench:
         client = await chatting(bench)
-        client.session.lost()
+        client.session.connection_lost()
         back = await bench.connect(client.sid)
         await back.send(command="history", identifier=CHAT, history={"streams": {}})
         assert received(back) == ["welcome", "confirm_history"]
@@ -435,9 +435,9 @@ async def test_disconnect_is_called_at_once_for_a_session_that_cannot_resume() -
     script = Script()
     async with make_bench(script) as bench:
         base = await bench.connect(extended=False)
-        base.session.lost()
+        base.session.connection_lost()
         closed_page = await bench.connect()
-        closed_page.session.lost(going_away=True)
+        closed_page.session.connection_lost(going_away=True)
         await settle()
         assert [disconnect_call.context.sid for disconnect_call in script.disconnect_calls] == [base.sid, closed_page.sid]
 
@@ -446,7 +446,7 @@ async def test_disconnect_is_not_called_for_a_session_unknown_to_the_application
     script = Script()
     async with Workbench(PATIENT, application=script) as bench:
         client = await bench.connect(extended=False)
-        client.session.lost()
+        client.session.connection_lost()
     assert script.events == ["start", "stop"]
 
 
@@ -458,7 +458,7 @@ async def test_disconnect_mode_always_and_never_override_the_default() -> None:
             client = await bench.connect(extended=False)
             if mode == "never":
                 await client.send(command="subscribe", identifier=CHAT)
-            client.session.lost()
+            client.session.connection_lost()
         assert script.events == expected
 
 
@@ -468,7 +468,7 @@ async def test_disconnect_call_includes_a_subscription_granted_while_leaving() -
         client = await bench.connect(extended=False)
         script.held = asyncio.Event()
         await client.send(command="subscribe", identifier=CHAT)
-        client.session.lost()
+        client.session.connection_lost()
         await settle()
         assert script.disconnect_calls == []
         script.held.set()
@@ -491,14 +491,14 @@ async def test_disconnect_is_called_for_all_sessions_at_shutdown() -> None:
     async with make_bench(script) as bench:
         for _ in range(3):
             await chatting(bench)
-        (await chatting(bench)).session.lost()
+        (await chatting(bench)).session.connection_lost()
     assert script.events[-5:] == ["disconnect"] * 4 + ["stop"]
 
 
 async def test_shutdown_waits_for_an_active_disconnect_call() -> None:
     script = Script()
     async with make_bench(script) as bench:
-        (await bench.connect(extended=False)).session.lost()
+        (await bench.connect(extended=False)).session.connection_lost()
         script.held = asyncio.Event()
         await settle()
         ending = asyncio.create_task(bench.node.stop())
@@ -523,7 +523,7 @@ async def test_failed_disconnect_call_is_not_repeated_and_does_not_block_the_nex
     script.refused_disconnect_calls.append(ApplicationError("boom"))
     async with make_bench(script) as bench:
         for _ in range(2):
-            (await bench.connect(extended=False)).session.lost()
+            (await bench.connect(extended=False)).session.connection_lost()
             await settle()
     assert len(script.disconnect_calls) == 1
 
@@ -535,13 +535,13 @@ async def test_unavailable_disconnect_call_is_repeated_but_an_unanswered_one_onl
     script = Script()
     script.refused_disconnect_calls.extend([Unavailable("connection refused")] * 5 + [Unanswered("late")] * 2)
     async with make_bench(script) as bench:
-        (await bench.connect(extended=False)).session.lost()
+        (await bench.connect(extended=False)).session.connection_lost()
         while script.refused_disconnect_calls:
             await settle()
         await settle()
         assert len(script.disconnect_calls) == 1
         script.refused_disconnect_calls.extend([Unanswered("late")] * 3)
-        (await bench.connect(extended=False)).session.lost()
+        (await bench.connect(extended=False)).session.connection_lost()
         while script.refused_disconnect_calls:
             await settle()
         await settle()

@@ -146,7 +146,7 @@ async def test_member_id_given_by_the_application_survives_a_reconnect() -> None
     script = Script(CommandResult(streams=("s",), own={"$p": "s"}, presence_update=PresenceUpdate(True, Member("bo"))))
     async with make_bench(script) as bench:
         client = await chatting(bench)
-        client.session.lost()
+        client.session.connection_lost()
         back = await bench.connect(client.sid)
         await back.send(command="join", identifier=CHAT, presence={"id": "ann"})
         assert bench.stats.refusals == {Refusal.MEMBER_ID: 1}

@@ -68,7 +68,7 @@ async def test_disconnect_is_called_after_a_crash_for_a_base_client_that_left_be
     async with JournaledNode(script=script) as journaled:
         client = await chatting(journaled, extended=False)
         script.held = asyncio.Event()  # the application is slow
-        client.session.lost()
+        client.session.connection_lost()
         await settle()
         after = journaled.crash()
         script.held.set()
@@ -88,8 +88,8 @@ async def test_disconnect_call_before_a_crash_is_not_repeated() -> None:
     script = Script()
     async with JournaledNode(script=script) as journaled:
         base, away = await chatting(journaled, extended=False), await chatting(journaled)
-        base.session.lost()
-        away.session.lost()
+        base.session.connection_lost()
+        away.session.connection_lost()
         await settle()
         journaled.clock.now += PATIENT.sessions_ttl
         await run_upkeep(journaled)
@@ -104,7 +104,7 @@ async def test_session_that_expired_before_a_crash_gets_its_disconnect_call_afte
     script = Script()
     async with JournaledNode(script=script) as journaled:
         away = await chatting(journaled)
-        away.session.lost()
+        away.session.connection_lost()
         await settle()
         journaled.clock.now += PATIENT.sessions_ttl
         after = journaled.crash()  # before it was noticed
@@ -119,7 +119,7 @@ async def test_disconnect_call_that_failed_before_shutdown_is_made_after_the_nex
     async with JournaledNode(script=script) as journaled:
         client = await chatting(journaled, extended=False)
         script.refused_disconnect_calls.extend([Unavailable("down")] * 20)
-        client.session.lost()
+        client.session.connection_lost()
     assert disconnected(script) == []
     assert journaled.bench.stats.app_disconnects_dropped == 0
     script.refused_disconnect_calls.clear()
@@ -136,7 +136,7 @@ async def test_row_of_an_older_version_after_the_end_does_not_revive_a_session()
         checkpoint = SessionCheckpoint(resumable=True, snapshot=client.session.snapshot())
         client.session.end(closings.REMOTE)
         detail = msgspec.json.encode(checkpoint).decode()
-        journaled.journal.note([Row(RowKind.ALIVE, client.sid, journaled.clock.now, sid=client.sid, detail=detail)])
+        journaled.journal.write_nowait([Row(RowKind.ALIVE, client.sid, journaled.clock.now, sid=client.sid, detail=detail)])
         assert await journaled.crash().backend.sessions.take(client.sid) is None
 
 
@@ -156,7 +156,7 @@ async def test_refused_resume_does_not_lose_the_disconnect_call(token: str) -> N
     async with Workbench(limits, authenticators=[Tokens()], application=script) as bench:
         client = await bench.connect(token="bo's")
         await client.send(command="subscribe", identifier=CHAT)
-        client.session.lost()
+        client.session.connection_lost()
         await settle()
         bench.clock.now += 61
         await bench.connect(client.sid, token=token)
@@ -213,7 +213,7 @@ async def test_disconnect_is_called_after_a_crash_for_a_client_that_left_during_
         script.held = asyncio.Event()
         client = journaled.bench.open_connection()
         await settle()
-        client.session.lost()
+        client.session.connection_lost()
         script.held.set()
         script.refused_disconnect_calls.extend([Unavailable("down")] * 20)
         await settle()
@@ -231,7 +231,7 @@ async def test_disconnect_is_called_at_once_for_a_session_too_large_to_store() -
     async with JournaledNode(script=script, max_session_size=100_000) as journaled:
         client = await chatting(journaled)
         await client.send(command="subscribe", identifier='{"channel":"Other"}')
-        client.session.lost()
+        client.session.connection_lost()
         await settle()
         assert disconnected(script) == [client.sid]
         assert journaled.bench.stats.refusals["session_size"] == 1

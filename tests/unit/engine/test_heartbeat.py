@@ -45,5 +45,5 @@ async def test_ping_interval_is_bounded(subtests: pytest.Subtests) -> None:
                 client = await bench.connect(pi=requested)
                 assert client.seen() == ["welcome"]
                 assert client.session.beat == (seconds, 1)
-                client.session.lost()
+                client.session.connection_lost()
                 assert bench.report().connections == 0

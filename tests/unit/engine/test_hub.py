@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ropewalk.core.stats import Stats
 from ropewalk.engine.hub import Backlog, Group, Hub
-from ropewalk.model.history import MESSAGE_BYTES, Gap
+from ropewalk.model.history import MESSAGE_OVERHEAD_BYTES, Gap
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, TransientRun
 from ropewalk.protocol.broky.codec import MESSAGES as BROKY
 from ropewalk.protocol.broky.codec import MOST_TOGETHER
@@ -203,7 +203,7 @@ async def test_message_that_cannot_be_encoded_does_not_affect_the_others() -> No
 
 
 async def test_backlog_is_bounded_for_small_messages() -> None:
-    backlog = Backlog(100 * MESSAGE_BYTES)
+    backlog = Backlog(100 * MESSAGE_OVERHEAD_BYTES)
     maximum = 0
     for offset in range(1, 1_000):
         backlog.add(Registered("a", b"1", 0.0, "e", offset))
@@ -213,7 +213,7 @@ async def test_backlog_is_bounded_for_small_messages() -> None:
 
 
 async def test_backlog_has_room_again_after_take() -> None:
-    backlog = Backlog(2 * MESSAGE_BYTES)
+    backlog = Backlog(2 * MESSAGE_OVERHEAD_BYTES)
     backlog.add(Registered("a", b"1", 0.0, "e", 1))
     assert [message.offset for message in backlog.take()] == [1]
     backlog.add(Registered("a", b"1", 0.0, "e", 2))

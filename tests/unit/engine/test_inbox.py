@@ -90,7 +90,7 @@ async def test_client_cannot_buffer_much_before_authentication(frame: bytes, max
             sent += 1
         assert sent <= maximum
         authenticator.decided.set()
-        await client.session.opened()
+        await client.session.wait_opened()
         while client.seen().count("pong") < sent:
             await settle()
         assert client.connection.reading

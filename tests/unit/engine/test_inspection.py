@@ -8,7 +8,7 @@ from tests.unit.engine.workbench import Workbench
 async def test_report_has_the_state_of_the_node() -> None:
     async with Workbench() as bench:
         (slow, _) = [await bench.subscribed("s0", "s1") for _ in range(2)]
-        slow.session.writing_paused()
+        slow.session.pause_writing()
         await bench.publish("s0", '"hello"')
         report = bench.report()
         assert (report.connections, report.sessions, report.streams_listened) == (2, 2, 2)

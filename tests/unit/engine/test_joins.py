@@ -180,7 +180,7 @@ async def test_client_that_leaves_during_a_replay_is_not_joined() -> None:
     async with Workbench(backend=backend) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"), history={"streams": {"s": {"epoch": "", "offset": 0}}})
-        client.session.lost()
+        client.session.connection_lost()
         backend.arrive.set()
         await settle()
         assert bench.report().streams_listened == 0
@@ -288,7 +288,7 @@ async def test_excluded_message_is_not_replayed_under_the_next_sid() -> None:
         receipts = await bench.publish("s", "1", exclude_socket=client.sid)
         await bench.publish("s", "2", broadcast_type="note")
         assert client.seen()[2:] == ["note"]
-        client.session.lost()
+        client.session.connection_lost()
         back = await bench.connect(client.sid)
         position = {"epoch": receipts[0].epoch, "offset": 0}
         await back.send(command="history", identifier=public("s"), history={"streams": {"s": position}})
@@ -366,7 +366,7 @@ async def test_transient_message_during_a_join_reaches_the_client() -> None:
         for stream in ("known", "unknown"):
             client = await bench.connect()
             go_on = asyncio.Event()
-            client.connection.ready = go_on.wait  # type: ignore[assignment,method-assign]
+            client.connection.wait_ready = go_on.wait  # type: ignore[assignment,method-assign]
             await client.send(command="subscribe", identifier=public(stream), history={"since": 1e18})
             await bench.publish(stream, "1", transient=True)
             go_on.set()
@@ -403,7 +403,7 @@ async def test_messages_without_a_position_do_not_overflow_a_join() -> None:
         bench.codec = SseCodec(unwrap=True, raw=True)
         client = await bench.connect()
         go_on = asyncio.Event()
-        client.connection.ready = go_on.wait  # type: ignore[assignment,method-assign]
+        client.connection.wait_ready = go_on.wait  # type: ignore[assignment,method-assign]
         await client.send(command="subscribe", identifier=public("s"), history={"since": 1e9})
         for _ in range(50):
             await bench.publish("s", json.dumps("x" * 100), transient=True)

@@ -173,7 +173,7 @@ async def test_unclaimed_subscription_gets_the_new_epoch_after_its_gap() -> None
     bench = LosableBench()
     async with started(bench) as client:
         await bench.publish("s", "1")
-        client.session.lost()
+        client.session.connection_lost()
         back = await bench.connect(client.sid, positions="1")
         await bench.publish("s", "2")
         await bench.store.lose()

@@ -8,7 +8,7 @@ from ropewalk.core.backoff import Backoff
 from ropewalk.core.delivered import Delivered
 from ropewalk.engine import joins
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.history import ANSWER_BYTES, Gap, GapReason, Replay
+from ropewalk.model.history import MAX_ANSWER_BYTES, Gap, GapReason, Replay
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Position, Publication, Registered
 from ropewalk.model.rules import StreamRule
@@ -56,7 +56,7 @@ async def test_next_answer_is_read_when_the_client_has_taken_the_one_before(monk
         reader = SlowReader(client)
         await subscribe(client)
         assert store.reads == 1
-        assert 0 < bench.report().history_waiting_bytes < 2 * ANSWER_BYTES
+        assert 0 < bench.report().history_waiting_bytes < 2 * MAX_ANSWER_BYTES
         await read_all(reader)
         assert client.seen() == ["welcome", "confirm_subscription", *range(1, LONG + 1), "confirm_history"]
         assert store.reads == 5
@@ -205,7 +205,7 @@ async def test_clients_wait_for_their_history_while_others_do_not_take_theirs() 
             await subscribe(reader.client)
         began = [reader for reader in readers if numbers(reader.client)]
         assert len(began) == 2
-        assert bench.report().history_waiting_bytes < limits.max_pending_history + ANSWER_BYTES
+        assert bench.report().history_waiting_bytes < limits.max_pending_history + MAX_ANSWER_BYTES
         other = await bench.connect()
         await other.send(command="subscribe", identifier=public("s"))
         await bench.publish("t", "1")

@@ -15,12 +15,12 @@ async def test_paused_link_sends_everything_in_order_once_resumed() -> None:
     async with Workbench(SMALL) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"))
-        client.session.writing_paused()
+        client.session.pause_writing()
         await bench.publish("s", "1")
         await client.send(command="ping")
         await bench.publish("s", "2")
         assert client.seen() == ["welcome", "confirm_subscription"]
-        client.session.writing_resumed()
+        client.session.resume_writing()
         await bench.publish("s", "3")
         assert client.seen() == ["welcome", "confirm_subscription", 1, "pong", 2, 3]
 
@@ -50,10 +50,10 @@ async def test_deliveries_use_the_socket_directly_while_there_is_one_stream() ->
         client = await bench.connect(connection=connection)
         await client.send(command="subscribe", identifier=public("s"))
         await bench.publish("s", "1")
-        client.session.writing_paused()
+        client.session.pause_writing()
         await bench.publish("s", "2")
         assert socket.sent == 1
-        client.session.writing_resumed()
+        client.session.resume_writing()
         await bench.publish("s", "3")
         assert (socket.sent, socket.ended) == (2, False)
         await client.send(command="subscribe", identifier=public("other"))
@@ -69,7 +69,7 @@ async def test_full_outbox_disconnects_and_the_session_resumes_without_loss() ->
         for each in (client, neighbour):
             await each.send(command="subscribe", identifier=public("s"))
         (receipt,) = await bench.publish("s", "1")
-        client.session.writing_paused()
+        client.session.pause_writing()
         for _ in range(50):
             await bench.publish("s", '"filler"')
         assert client.connection.replies()[-1] == {"type": "disconnect", "reason": "too_slow", "reconnect": True}
@@ -87,11 +87,11 @@ async def test_droppable_stream_skips_to_its_newest_message_and_reports_the_gap(
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("ticker"))
         (receipt,) = await bench.publish("ticker", "1")
-        client.session.writing_paused()
+        client.session.pause_writing()
         for _ in range(49):
             await bench.publish("ticker", '"filler"')
         assert client.connection.closed is None
-        client.session.writing_resumed()
+        client.session.resume_writing()
         seen = client.seen()
         assert seen[:3] == ["welcome", "confirm_subscription", 1]
         assert "reject_history" in seen
@@ -112,10 +112,10 @@ async def test_drops_of_a_connection_that_never_resumed_are_counted() -> None:
     async with Workbench(SMALL, [DROP]) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("ticker"))
-        client.session.writing_paused()
+        client.session.pause_writing()
         for _ in range(50):
             await bench.publish("ticker", '"filler"')
-        client.session.lost()
+        client.session.connection_lost()
 
         assert bench.stats.outbox_drops > 0
 
@@ -123,10 +123,10 @@ async def test_drops_of_a_connection_that_never_resumed_are_counted() -> None:
 async def drop(bench: Workbench, client: Client, count: int) -> list[int]:
     """Publish while the client is slow. Returns the offsets that were dropped."""
     before = len(client.seen())
-    client.session.writing_paused()
+    client.session.pause_writing()
     for _ in range(count):
         await bench.publish("ticker", '"filler"')
-    client.session.writing_resumed()
+    client.session.resume_writing()
     came = [item for item in client.seen()[before:] if isinstance(item, int)]
     assert "reject_history" in client.seen()[before:]
     return [offset for offset in range(came[-1] - count + 1, came[-1]) if offset not in came]
@@ -158,11 +158,11 @@ async def test_write_larger_than_the_outbox_is_dropped_and_reported() -> None:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("ticker"))
         (receipt,) = await bench.publish("ticker", "1")
-        client.session.writing_paused()
+        client.session.pause_writing()
         await bench.publish("ticker", "2")
         await bench.publish("ticker", *['"filler"'] * 40)  # joined into one write
         assert client.connection.closed is None
-        client.session.writing_resumed()
+        client.session.resume_writing()
         assert client.seen()[2:] == [1, 2, "reject_history"]
         assert client.connection.replies()[-1]["streams"] == {
             "ticker": {"reason": "dropped", "epoch": receipt.epoch, "oldest": 43, "tip": 42}
@@ -178,12 +178,12 @@ async def test_drop_of_an_unsubscribed_stream_is_ignored() -> None:
     async with Workbench(SMALL, [DROP]) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("ticker"))
-        client.session.writing_paused()
+        client.session.pause_writing()
         for _ in range(50):
             await bench.publish("ticker", '"filler"')
         subscription = client.session.subscriptions[public("ticker")]
         bench.node.joiner.cut(client.session.link, subscription, ["ticker"])
-        client.session.writing_resumed()
+        client.session.resume_writing()
         assert client.connection.closed is None
 
 
@@ -191,21 +191,21 @@ async def test_link_paused_again_while_draining_keeps_the_order() -> None:
     async with Workbench(Limits(ping_interval=0, max_pending=1 << 20)) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"))
-        client.session.writing_paused()
+        client.session.pause_writing()
         for _ in range(20):
             await bench.publish("s", '"%s"' % ("x" * 10_000))
         write = client.connection.write
 
         def full_after_one(data: bytes) -> None:
             write(data)
-            client.session.writing_paused()
+            client.session.pause_writing()
 
         client.connection.write = full_after_one  # type: ignore[method-assign]
-        client.session.writing_resumed()
+        client.session.resume_writing()
         some = len(client.seen())
         assert some < 22
         client.connection.write = write  # type: ignore[method-assign]
-        client.session.writing_resumed()
+        client.session.resume_writing()
         await bench.publish("s", "1")
         await settle()
         assert client.seen()[2:] == list(range(1, 22))
@@ -275,7 +275,7 @@ async def test_messages_without_a_position_never_close_a_slow_connection() -> No
     async with Workbench(SMALL) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"))
-        client.session.writing_paused()
+        client.session.pause_writing()
         await bench.publish("s", "1")
         for _ in range(50):
             await bench.publish("s", '"typing"', transient=True)
@@ -284,7 +284,7 @@ async def test_messages_without_a_position_never_close_a_slow_connection() -> No
         assert client.connection.closed is None
         assert bench.stats.slow_disconnects == 0
         assert bench.stats.outbox_drops > 0
-        client.session.writing_resumed()
+        client.session.resume_writing()
         assert [each for each in client.seen()[2:] if each] == [1, 2]
 
 
@@ -292,12 +292,12 @@ async def test_messages_with_positions_take_the_room_of_messages_without() -> No
     async with Workbench(Limits(ping_interval=0, max_pending=1000)) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"))
-        client.session.writing_paused()
+        client.session.pause_writing()
         await bench.publish("s", json.dumps("x" * 800), transient=True)
         for number in range(4):
             await bench.publish("s", str(number))
         assert client.connection.closed is None
-        client.session.writing_resumed()
+        client.session.resume_writing()
         assert client.seen()[2:] == [1, 2, 3, 4]
 
 
@@ -305,13 +305,13 @@ async def test_mixed_messages_of_one_tick_are_dropped_apart_from_each_other() ->
     async with Workbench(SMALL) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"))
-        client.session.writing_paused()
+        client.session.pause_writing()
         for number in range(1, 9):
             large = Publication("s", json.dumps("x" * 1000).encode(), transient=True)
             await bench.node.broker.publish([large, Publication("s", str(number).encode()), large])
             await settle()
         assert client.connection.closed is None
-        client.session.writing_resumed()
+        client.session.resume_writing()
         assert [each for each in client.seen()[2:] if each] == list(range(1, 9))
 
 
@@ -319,10 +319,10 @@ async def test_dropped_messages_without_a_position_are_reported_to_clients_that_
     async with Workbench(SMALL) as bench:
         client = await bench.connect(positions="1")
         await client.send(command="subscribe", identifier=public("s"))
-        client.session.writing_paused()
+        client.session.pause_writing()
         for _ in range(50):
             await bench.publish("s", '"typing"', transient=True)
-        client.session.writing_resumed()
+        client.session.resume_writing()
         notice = next(each for each in client.connection.replies() if each.get("type") == "reject_history")
         assert notice["streams"] == {"s": {"reason": "dropped", "epoch": "", "oldest": 1, "tip": 0}}
         assert bench.stats.gaps["dropped"] == 1
@@ -333,7 +333,7 @@ async def test_presence_events_are_not_dropped_for_a_slow_connection() -> None:
         client, other = await bench.connect(), await bench.connect()
         for each in (client, other):
             await each.send(command="subscribe", identifier=public("s"))
-        client.session.writing_paused()
+        client.session.pause_writing()
         for number in range(50):
             await other.send(command="join", identifier=public("s"), presence={"id": str(number)})
         assert client.connection.closed == (1000, "Too slow")

@@ -50,7 +50,7 @@ class Subscriber:
 
 async def subscriber(bench: Workbench, credit: int) -> Subscriber:
     opened = Subscriber(bench, credit)
-    await opened.session.opened()
+    await opened.session.wait_opened()
     return opened
 
 
@@ -229,7 +229,7 @@ async def test_client_without_credit_that_does_not_read_is_closed_by_the_timeout
         client = await subscriber(bench, 1)
         await client.send(Subscribe(1, b"s"))
         await bench.publish("s", "1")
-        client.session.writing_paused()
+        client.session.pause_writing()
         bench.pass_time(100 * TICK)
         assert client.client.connection.closed == (1000, "Too slow")
 
@@ -262,15 +262,15 @@ async def test_delivery_needs_both_a_writable_transport_and_credit() -> None:
         await client.send(Subscribe(1, b"s"))
         for number in range(1, 4):
             await bench.publish("s", str(number))
-        client.session.writing_paused()
+        client.session.pause_writing()
         await client.grant(10_000)
         assert client.seen() == [Subscribed, 1]
-        client.session.writing_resumed()
+        client.session.resume_writing()
         assert client.seen() == [Subscribed, 1, 2, 3]
-        client.session.writing_paused()
+        client.session.pause_writing()
         await bench.publish("s", "4")
         client.meter.left = 1
-        client.session.writing_resumed()
+        client.session.resume_writing()
         await bench.publish("s", "5")
         assert client.seen() == [Subscribed, 1, 2, 3, 4]
         await client.grant(10_000)

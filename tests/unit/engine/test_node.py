@@ -66,5 +66,5 @@ async def test_live_connections_are_counted() -> None:
     async with Workbench() as bench:
         one, _ = await bench.connect(), await bench.connect()
         assert bench.report().connections == 2
-        one.session.lost()
+        one.session.connection_lost()
         assert bench.report().connections == 1

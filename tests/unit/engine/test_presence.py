@@ -66,7 +66,7 @@ async def test_reply_takes_at_most_a_share_of_the_outbox(max_pending: int) -> No
         await _join_members(bench, 300)
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"))
-        client.session.writing_paused()
+        client.session.pause_writing()
         for _ in range(2):
             await client.send(command="presence", identifier=public("s"))
         assert client.connection.closed is None

@@ -191,18 +191,18 @@ async def test_session_rows_of_all_nodes_are_recorded(tmp_path: Path) -> None:
     cluster = Cluster()
     one, two = cluster.node("one"), cluster.node("two")
     notes = QueuedNotes(two.record_queue, cluster.clock)
-    notes.note([journals.session("too early")])  # no node records yet
+    notes.write_nowait([journals.session("too early")])  # no node records yet
     await notes.finish()
     async with journals.running(tmp_path, cluster.clock) as (journal, _):
         recorder = cluster.recorder(one, journal)
         await recorder.record()
-        notes.note([journals.session("not offered")])
+        notes.write_nowait([journals.session("not offered")])
         cluster.clock.advance(6.0)
-        notes.note([journals.session("a"), journals.session("b")])
+        notes.write_nowait([journals.session("a"), journals.session("b")])
         await notes.finish()
         await recorder.record()
         assert sorted(row.sid for row in await rows_of(journal)) == ["a", "b"]
         two.link.cut = True
-        notes.note([journals.session("c")])
+        notes.write_nowait([journals.session("c")])
         await notes.finish()
         assert notes.gauges()["record_queue_unsent_rows"] == 1

@@ -155,7 +155,7 @@ def test_welcome_waits_for_a_near_store_up_to_a_limit() -> None:
     async def scenario(cluster: Cluster) -> None:
         node = await cluster.node()
         assert isinstance(node.backend, UnreliableBackend)
-        node.backend.leases.near = True
+        node.backend.leases.same_host = True
         for cut, seconds in ((False, 0.2), (True, KNOWN_SECONDS)):
             link_of(node).latency, link_of(node).cut = 0.1, cut
             client = node.open_connection()
@@ -231,7 +231,7 @@ def test_store_outage_closes_no_connection_and_sessions_are_written_afterwards()
         await asyncio.sleep(1)
         link_of(first).cut = True
         left = await first.connect()
-        left.session.lost()
+        left.session.connection_lost()
         await asyncio.sleep(2 * LEASE_SECONDS + PATIENT.presence_ttl)
         assert cluster.store.presence.roster.page("s", "", 10).total == 0  # the node was declared dead
         link_of(first).cut = False
@@ -262,7 +262,7 @@ def test_remote_disconnect_counts_each_session_once() -> None:
     async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
         live, away = await subscribed(first), await subscribed(second)
-        away.session.lost()
+        away.session.connection_lost()
         await asyncio.sleep(1)
         unwritten = await subscribed(second)
         assert await first.node.broker.disconnect(RemoteDisconnect("bo")) == 3
@@ -346,7 +346,7 @@ def test_sessions_in_the_store_are_removed_after_their_ttl() -> None:
         for _ in range(50):
             client = await subscribed(node)
             await asyncio.sleep(0.2)
-            client.session.lost()
+            client.session.connection_lost()
         await asyncio.sleep(2 * PATIENT.sessions_ttl)
         sessions: SharedSessions = cluster.store.sessions
         assert (len(sessions), sessions.nodes()) == (0, set())
@@ -360,11 +360,11 @@ def test_client_that_leaves_while_its_resume_waits_logs_no_error(caplog: pytest.
         node = await cluster.node()
         client = await subscribed(node)
         await asyncio.sleep(2 * WRITE_SECONDS)
-        client.session.lost()
+        client.session.connection_lost()
         back = await node.connect(client.sid)
         link_of(node).cut = True
         await back.send(command="history", identifier=public("s"), history={"since": 1})
-        back.session.lost()
+        back.session.connection_lost()
         await asyncio.sleep(LEASE_SECONDS)
         assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
@@ -376,7 +376,7 @@ def test_restored_session_that_subscribes_again_is_answered_after_an_outage() ->
         node = await cluster.node()
         client = await subscribed(node)
         await asyncio.sleep(2 * WRITE_SECONDS)
-        client.session.lost()
+        client.session.connection_lost()
         back = await node.connect(client.sid)
         link_of(node).cut = True
         await back.send(command="subscribe", identifier=public("s"), history={"since": 1})
@@ -572,7 +572,7 @@ def test_store_that_lost_its_data_gets_the_live_sessions_again() -> None:
         await cluster.store.lose()
         await asyncio.sleep(LEASE_SECONDS)
         assert [client.connection.closed for client in clients] == [None, None]
-        clients[0].session.lost()
+        clients[0].session.connection_lost()
         assert welcome(await second.connect(clients[0].sid))["restored"] is True
 
     run_in_cluster(scenario)
@@ -588,7 +588,7 @@ def test_session_that_changes_before_the_node_notices_the_loss_stays_connected(d
         await asyncio.sleep(BETWEEN_RENEWALS)
         await cluster.store.lose()
         if departs:
-            client.session.lost()
+            client.session.connection_lost()
         else:
             await client.send(command="subscribe", identifier=public("late"))
         await asyncio.sleep(4 * WRITE_SECONDS)
@@ -652,7 +652,7 @@ def test_reported_loss_of_the_feed_renews_the_lease_at_once() -> None:
         await cluster.store.lose()
         cluster.missed[0]()
         await asyncio.sleep(2 * WRITE_SECONDS)
-        client.session.lost()
+        client.session.connection_lost()
         assert welcome(await second.connect(client.sid))["restored"] is True
 
     run_in_cluster(scenario)
@@ -680,7 +680,7 @@ def test_client_that_reconnects_during_an_outage_gets_a_new_session() -> None:
         client = await subscribed(node)
         await asyncio.sleep(LEASE_SECONDS)
         link_of(node).cut = True
-        client.session.lost()
+        client.session.connection_lost()
         back = await node.connect(client.sid)
         await asyncio.sleep(10)
         assert "restored" not in welcome(back)
@@ -716,7 +716,7 @@ def test_member_that_left_during_an_outage_is_removed_after_it() -> None:
         node, tasks = await cluster.node(), Tasks()
         client = await subscribed(node)
         link_of(node).cut = True
-        client.session.lost()
+        client.session.connection_lost()
         client.session.members = None
         PersistentPresence(node.backend.presence, tasks, Random(1).random).settle(client.session, "s")
         await asyncio.sleep(LEASE_SECONDS - RENEW_SECONDS - 0.5)  # the node is not declared dead

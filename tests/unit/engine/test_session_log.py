@@ -18,7 +18,7 @@ async def test_session_is_logged_from_connect_to_end() -> None:
         await client.send(command="join", identifier=public("a"), presence=BO)
         await client.send(command="leave", identifier=public("a"))
         await client.send(command="unsubscribe", identifier=public("a"))
-        client.session.lost()
+        client.session.connection_lost()
         kinds = ["connected", "subscribed", "joined", "left", "unsubscribed", "disconnected"]
         assert journaled.kinds(client) == kinds
         await settle()
@@ -44,7 +44,7 @@ async def test_refused_commands_are_not_logged() -> None:
 async def test_node_without_a_journal_logs_no_sessions() -> None:
     bench = Workbench(PATIENT)
     client = await bench.connect()
-    client.session.lost()
+    client.session.connection_lost()
     assert bench.node.session_log.gauges() == {}
     assert bench.node.session_log.health() == ""
 
@@ -78,7 +78,7 @@ async def test_excluded_message_stays_excluded_after_a_crash() -> None:
 async def test_restored_session_is_resumed_by_its_newest_sid_after_a_crash() -> None:
     async with JournaledNode() as journaled:
         client = await journaled.client("a")
-        client.session.lost()
+        client.session.connection_lost()
         await settle()
         second = await journaled.bench.connect(client.sid)
         after = journaled.crash()
@@ -99,9 +99,9 @@ async def test_session_that_cannot_resume_stays_ended_after_a_crash() -> None:
 async def test_detached_session_keeps_its_remaining_ttl_after_a_crash() -> None:
     async with JournaledNode() as journaled:
         early, late = await journaled.client("a"), await journaled.client("a")
-        early.session.lost()
+        early.session.connection_lost()
         journaled.clock.now += 200
-        late.session.lost()
+        late.session.connection_lost()
         journaled.clock.now += 99
         after = journaled.crash()
         journaled.clock.now += 1
@@ -138,7 +138,7 @@ async def test_member_whose_grace_was_over_is_not_present_after_a_crash() -> Non
     async with JournaledNode() as journaled:
         client = await journaled.client("a")
         await client.send(command="join", identifier=public("a"), presence=BO)
-        client.session.lost()
+        client.session.connection_lost()
         journaled.clock.now += 16
         assert await journaled.crash().members("a") == []
 
@@ -190,7 +190,7 @@ async def test_frequently_changed_session_gets_checkpoints_sufficient_to_resume(
 async def test_unreadable_row_does_not_affect_other_sessions() -> None:
     async with JournaledNode() as journaled:
         client = await journaled.client("a")
-        journaled.journal.note([Row(RowKind.CONNECTED, "sid", journaled.clock.now, sid="sid", detail="{}")])
+        journaled.journal.write_nowait([Row(RowKind.CONNECTED, "sid", journaled.clock.now, sid="sid", detail="{}")])
         after = journaled.crash()
         assert await after.backend.sessions.take("sid") is None
         assert await after.backend.sessions.take(client.sid) is not None

@@ -38,7 +38,7 @@ class ByCookie(Script):
 async def detach(bench: Workbench, token: str = "", cookie: str = "") -> Client:
     client = await bench.connect(token=token, cookie=cookie)
     await client.send(command="subscribe", identifier=CHAT if bench.node.application else public("s"))
-    client.session.lost()
+    client.session.connection_lost()
     await settle()
     return client
 
@@ -122,7 +122,7 @@ async def test_renewed_cookie_is_checked_by_the_application_and_the_session_resu
         (restore_call,) = script.restore_calls
         assert restore_call.context.state == {"seen": "bo-1"}
         assert restore_call.context.headers == {"cookie": "bo-2"}
-        back.session.lost()
+        back.session.connection_lost()
         await settle()
         assert is_restored(await bench.connect(back.sid, cookie="bo-2"))  # the session now has the new cookie
         assert script.events.count("connect") == 2

@@ -19,7 +19,7 @@ async def test_restored_session_is_welcomed_first_and_held_until_it_requests_his
     async with Workbench(PATIENT) as bench:
         client = await bench.subscribed("s")
         (receipt,) = await bench.publish("s", "1")
-        client.session.lost()
+        client.session.connection_lost()
         await bench.publish("s", "2")
         back = await bench.connect(client.sid)
         await bench.publish("s", "3")
@@ -35,7 +35,7 @@ async def test_restored_session_is_welcomed_first_and_held_until_it_requests_his
 async def test_session_that_requests_no_history_in_time_gets_a_gap_and_goes_live() -> None:
     async with Workbench(IMPATIENT) as bench:
         client = await bench.subscribed("s")
-        client.session.lost()
+        client.session.connection_lost()
         await bench.publish("s", "1")
         back = await bench.connect(client.sid)
         while "reject_history" not in back.seen():
@@ -50,7 +50,7 @@ async def test_resume_timeout_does_not_apply_while_commands_are_pending(monkeypa
     async with Workbench(IMPATIENT) as bench:
         client = await bench.subscribed("s")
         (receipt,) = await bench.publish("s", "1")
-        client.session.lost()
+        client.session.connection_lost()
         await bench.publish("s", "2")
         answering, tip = asyncio.Event(), bench.backend.streams.tip
 
@@ -81,7 +81,7 @@ async def test_messages_held_since_the_restore_are_delivered_before_the_gap() ->
     async with Workbench(PATIENT) as bench:
         client = await bench.subscribed("s")
         (receipt,) = await bench.publish("s", "1")
-        client.session.lost()
+        client.session.connection_lost()
         await bench.publish("s", "2", "3")
         back = await bench.connect(client.sid)
         await bench.publish("s", "4")
@@ -101,7 +101,7 @@ async def test_messages_held_since_the_restore_are_delivered_before_the_gap() ->
 async def test_oldest_offset_of_an_unclaimed_history_is_the_first_one_kept() -> None:
     async with Workbench(PATIENT, [StreamRule("s", history_limit=3)]) as bench:
         client = await bench.subscribed("s")
-        client.session.lost()
+        client.session.connection_lost()
         await bench.publish("s", *"12345")
         back = await bench.connect(client.sid)
         await unclaimed(bench, back)
@@ -111,7 +111,7 @@ async def test_oldest_offset_of_an_unclaimed_history_is_the_first_one_kept() -> 
 async def test_stream_that_began_while_held_is_delivered_from_its_first_message() -> None:
     async with Workbench(PATIENT) as bench:
         client = await bench.subscribed("s")
-        client.session.lost()
+        client.session.connection_lost()
         back = await bench.connect(client.sid)
         (receipt,) = await bench.publish("s", "1")
         await unclaimed(bench, back)
@@ -123,7 +123,7 @@ async def test_stream_that_began_while_held_is_delivered_from_its_first_message(
 async def test_messages_above_the_limit_are_not_held() -> None:
     async with Workbench(Limits(ping_interval=0, resume_timeout=3600, max_pending=100)) as bench:
         client = await bench.subscribed("s")
-        client.session.lost()
+        client.session.connection_lost()
         back = await bench.connect(client.sid)
         (receipt, *_) = await bench.publish("s", *['"0123456789"'] * 20)
         await unclaimed(bench, back)
@@ -142,12 +142,12 @@ def held(bench: Workbench) -> list[str]:
 async def test_hold_ends_on_history_unsubscribe_loss_or_timeout(end: str) -> None:
     async with Workbench(PATIENT) as bench:
         client = await bench.subscribed("s")
-        client.session.lost()
+        client.session.connection_lost()
         back = await bench.connect(client.sid)
         assert held(bench) == ["s"]
         match end:
             case "lost":
-                back.session.lost()
+                back.session.connection_lost()
             case "unclaimed":
                 await unclaimed(bench, back)
             case _:
@@ -158,7 +158,7 @@ async def test_hold_ends_on_history_unsubscribe_loss_or_timeout(end: str) -> Non
 async def test_sid_can_be_restored_once() -> None:
     async with Workbench(PATIENT) as bench:
         client = await bench.subscribed("s")
-        client.session.lost()
+        client.session.connection_lost()
         await bench.connect(client.sid)
         again = await bench.connect(client.sid)
         assert "restored" not in again.connection.replies()[0]
@@ -179,7 +179,7 @@ async def test_client_that_reconnects_takes_over_its_live_session() -> None:
 async def test_base_protocol_session_is_not_restored() -> None:
     async with Workbench(PATIENT) as bench:
         client = await bench.connect(extended=False)
-        client.session.lost()
+        client.session.connection_lost()
         back = await bench.connect(client.sid, extended=False)
         assert back.connection.replies() == [{"type": "welcome", "sid": back.sid}]
 
@@ -209,7 +209,7 @@ async def test_restored_session_ends_with_its_token() -> None:
     async with Workbench(PATIENT, authenticators=[Tokens()]) as bench:
         start = bench.clock()
         client = await bench.subscribed("s")
-        client.session.lost()
+        client.session.connection_lost()
         await settle()
         bench.clock.now += 61
         back = await bench.connect(client.sid)
@@ -226,7 +226,7 @@ async def test_newer_token_of_the_same_user_extends_a_restored_session(newcomer:
 
     async with Workbench(PATIENT, authenticators=[Tokens()]) as bench:
         client = await bench.connect(token="bo")
-        client.session.lost()
+        client.session.connection_lost()
         await settle()
         bench.clock.now += 61
         back = await bench.connect(client.sid, token=newcomer)
@@ -252,7 +252,7 @@ async def test_member_stays_present_through_a_resume_and_joins_again_after_the_g
         watcher = await bench.subscribed("s")
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"), presence={"id": "bo", "info": {"n": 1}})
-        client.session.lost()
+        client.session.connection_lost()
         await settle()
         bench.clock.now += seconds
         await bench.backend.presence.expire()

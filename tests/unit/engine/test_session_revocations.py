@@ -43,7 +43,7 @@ class SlowSessions:
         self.gate = asyncio.Event()
         self.gate.set()
         self.peek, self.revoke = self._sessions.peek, self._sessions.revoke
-        self.expired, self.abandoned = self._sessions.expired, self._sessions.abandoned
+        self.take_expired, self.take_abandoned = self._sessions.take_expired, self._sessions.take_abandoned
 
     async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
         await self.gate.wait()
@@ -65,7 +65,7 @@ def slow_sessions(bench: Workbench) -> SlowSessions:
 async def detach(bench: Workbench, token: str = "bo") -> Client:
     client = await bench.connect(token=token)
     await client.send(command="subscribe", identifier=public("s"))
-    client.session.lost()
+    client.session.connection_lost()
     await settle()
     return client
 
@@ -89,7 +89,7 @@ async def test_session_being_saved_is_not_kept_after_a_kick() -> None:
         slow = slow_sessions(bench)
         client = await bench.connect(token="bo")
         slow.gate.clear()
-        client.session.lost()
+        client.session.connection_lost()
         await settle()
         assert await bench.node.broker.disconnect(BO) == 1
         slow.gate.set()
@@ -145,7 +145,7 @@ async def test_kick_ends_a_session_while_its_token_is_verified() -> None:
 
 
 async def kicked_away(bench: Workbench, client: Client, script: Script) -> None:
-    client.session.lost()
+    client.session.connection_lost()
     await settle()
     await bench.node.broker.disconnect(BO)
 
@@ -157,7 +157,7 @@ async def kicked_live(bench: Workbench, client: Client, script: Script) -> None:
 async def kicked_during_an_action(bench: Workbench, client: Client, script: Script) -> None:
     script.held = asyncio.Event()
     await client.send(command="message", identifier=CHAT, data="{}")
-    client.session.lost()
+    client.session.connection_lost()
     await settle()
     await bench.node.broker.disconnect(BO)
     script.held.set()

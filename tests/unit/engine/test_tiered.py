@@ -13,7 +13,7 @@ from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import ColdPiece, Gap, GapReason, HistoryPage, HistoryRequest, Replay
 from ropewalk.model.limits import Limits
-from ropewalk.model.messages import Deliverable, Position, Publication, Registered, one_by_one
+from ropewalk.model.messages import Deliverable, Position, Publication, Registered, expand_runs
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Archive
@@ -86,7 +86,7 @@ class Bench:
         deliver = self.hot.feed.publish
 
         def record(messages: Sequence[Deliverable]) -> None:
-            published.extend(one_by_one(messages))
+            published.extend(expand_runs(messages))
             deliver(messages)
 
         self.hot.feed.publish = record
@@ -343,7 +343,7 @@ async def test_client_that_cannot_request_pages_receives_all_of_them_before_live
         await bench.publish(25)
         connection = RecordingConnection()
         session = workbench.node.open(ConnectRequest("", "", {}, {}), connection, SseCodec(unwrap=True, raw=True))
-        assert await session.opened()
+        assert await session.wait_opened()
         bench.archive.busy = workbench
         assert await session.submit(Subscribe(public("a"), HistoryRequest(None, {"a": BEFORE_ALL})))
         bench.archive.busy = None

@@ -105,7 +105,7 @@ async def test_client_that_reads_nothing_for_too_long_is_closed_without_pings() 
     async with Workbench(UNPINGED) as bench:
         client = await bench.connect(pi="0")
         client.connection.untaken = 100_000
-        client.session.writing_paused()
+        client.session.pause_writing()
         bench.pass_time(30)
         assert client.connection.closed is None
         bench.pass_time(1)
@@ -117,7 +117,7 @@ async def test_slow_but_steady_reader_is_not_closed() -> None:
     async with Workbench(UNPINGED) as bench:
         client = await bench.connect()
         client.connection.untaken = 100_000
-        client.session.writing_paused()
+        client.session.pause_writing()
         for _ in range(10):
             bench.pass_time(25)
             client.connection.untaken -= 1
@@ -130,9 +130,9 @@ async def test_client_that_caught_up_is_no_longer_watched() -> None:
     async with Workbench(UNPINGED) as bench:
         client = await bench.connect()
         await client.send(command="subscribe", identifier=public("s"))
-        client.session.writing_paused()
+        client.session.pause_writing()
         bench.pass_time(20)
-        client.session.writing_resumed()
+        client.session.resume_writing()
         bench.pass_time(60)
         await bench.publish("s", "1")
         assert client.seen() == ["welcome", "confirm_subscription", 1]
@@ -142,9 +142,9 @@ async def test_each_pause_restarts_the_write_timeout() -> None:
     async with Workbench(UNPINGED) as bench:
         client = await bench.connect()
         for _ in range(4):
-            client.session.writing_paused()
+            client.session.pause_writing()
             bench.pass_time(20)
-            client.session.writing_resumed()
+            client.session.resume_writing()
         assert client.connection.closed is None
 
 
@@ -152,7 +152,7 @@ async def test_wall_clock_change_closes_no_connection() -> None:
     async with Workbench(PINGED) as bench:
         client = await bench.connect()
         await _wait_for_ping(client)
-        client.session.writing_paused()
+        client.session.pause_writing()
         bench.clock.now += 86_400
         bench.pass_time(TICK)
         await settle()

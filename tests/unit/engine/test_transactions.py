@@ -80,7 +80,7 @@ async def test_committed_batch_is_published_in_order_of_part_piece_and_row(strea
     assert streams.messages == []
     assert await transactions.commit("app", 0, {0: 2, 1: 0}, {}) == Committed(4, 0, False, 0)
     assert streams.messages == [("a", b"1"), ("b", b"2"), ("a", b"3"), ("b", b"5")]
-    assert await transactions.last("app") == 0
+    assert await transactions.last_batch("app") == 0
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["state.json"]
 
 
@@ -124,7 +124,7 @@ async def test_interrupted_commit_is_finished_at_the_next_start(streams: Streams
     restarted = await started(streams, tmp_path)
     if groups < 4:
         assert streams.messages == expected(0, 4 * GROUP_ROWS)
-        assert await restarted.last("app") == 7
+        assert await restarted.last_batch("app") == 7
     assert (await restarted.commit("app", 7, {0: 0, 1: 0}, {})).duplicate is (groups < 4)
     assert streams.messages == expected(0, 4 * GROUP_ROWS)
 
@@ -163,7 +163,7 @@ async def test_transaction_that_cannot_be_finished_blocks_only_its_application(s
     next(tmp_path.rglob("*.rows")).write_bytes(b"damage")
     restarted = await started(streams, tmp_path)
     with pytest.raises(Unavailable):
-        await restarted.last("bad")
+        await restarted.last_batch("bad")
     assert await restarted.commit("good", 0, {}, {}) == Committed(0, 0, False, 0)
 
 

@@ -4,18 +4,18 @@ import asyncio
 from functools import partial
 
 from ropewalk.engine.waiting_history import WaitingHistory
-from ropewalk.model.history import MESSAGE_BYTES
+from ropewalk.model.history import MESSAGE_OVERHEAD_BYTES
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Registered
 from tests.unit.engine.workbench import Client, Workbench, settle
 
 MESSAGES = [Registered("s", b"x" * 800, 1.0, "e", offset) for offset in range(1, 11)]
-SIZE = 10 * (800 + MESSAGE_BYTES) + 5
+SIZE = 10 * (800 + MESSAGE_OVERHEAD_BYTES) + 5
 
 
 async def slow(bench: Workbench) -> Client:
     client = await bench.connect()
-    client.session.writing_paused()
+    client.session.pause_writing()
     return client
 
 
@@ -33,7 +33,7 @@ async def test_history_of_a_slow_client_is_counted_until_it_is_taken() -> None:
         held = hold(waiting, client)
         await settle()
         assert waiting.bytes == SIZE
-        client.session.writing_resumed()
+        client.session.resume_writing()
         await held
         assert waiting.bytes == 0
         await waiting.drained(client.session.link, MESSAGES, 5)  # it is not slow, and nothing waits
@@ -52,7 +52,7 @@ async def test_clients_read_in_their_order_when_others_have_taken_theirs() -> No
         reads = [asyncio.ensure_future(waiting.read(partial(read, number))) for number in range(5)]
         await settle()
         assert order == []
-        client.session.writing_resumed()
+        client.session.resume_writing()
         await asyncio.gather(held, *reads)
         assert order == list(range(5))
 
@@ -65,7 +65,7 @@ async def test_waiting_client_that_is_gone_takes_no_room() -> None:
         first, second = (asyncio.ensure_future(waiting.read(answer)) for _ in range(2))
         await settle()
         first.cancel()
-        client.session.writing_resumed()
+        client.session.resume_writing()
         await held
         await second
 
@@ -78,7 +78,7 @@ async def test_client_that_takes_all_at_once_leaves_its_room_to_the_next() -> No
         reads = [asyncio.ensure_future(waiting.read(answer)) for _ in range(10)]
         await settle()
         assert not any(read.done() for read in reads)
-        client.session.writing_resumed()
+        client.session.resume_writing()
         await asyncio.gather(held, *reads)
 
 
@@ -92,7 +92,7 @@ async def test_client_that_takes_nothing_is_disconnected_when_another_waits_for_
         assert [client.connection.closed for client in clients] == [(1000, "Too slow"), None]
         assert bench.stats.slow_disconnects == 1
         assert waiting.bytes == SIZE
-        clients[1].session.writing_resumed()
+        clients[1].session.resume_writing()
         await asyncio.gather(*held)
 
 
@@ -103,5 +103,5 @@ async def test_no_limit_makes_nobody_wait() -> None:
         await settle()
         await waiting.read(answer)
         assert waiting.bytes == SIZE
-        client.session.writing_resumed()
+        client.session.resume_writing()
         await held

@@ -59,7 +59,7 @@ class RecordingConnection:
     def pending(self) -> int:
         return 0
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         pass
 
     def unsent(self) -> int:
@@ -119,10 +119,10 @@ class SlowReader:
 
     def _take(self, data: bytes) -> None:
         self._write(data)
-        self.client.session.writing_paused()
+        self.client.session.pause_writing()
 
     async def read(self) -> None:
-        self.client.session.writing_resumed()
+        self.client.session.resume_writing()
         await settle()
 
 
@@ -165,7 +165,7 @@ class Workbench:
 
     async def connect(self, sid: str = "", **options: Any) -> Client:
         client = self.open_connection(sid, **options)
-        await client.session.opened()
+        await client.session.wait_opened()
         return client
 
     async def subscribed(self, *streams: str) -> Client:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from ropewalk.model.journal import COLUMNS, ColumnType, Row, RowKind, publication_detail, ts_producer_of
+from ropewalk.model.journal import COLUMNS, ColumnType, Row, RowKind, decode_ts_producer, encode_publication_detail
 
 PYTHON_TYPES = {ColumnType.TEXT: str, ColumnType.BYTES: bytes, ColumnType.NUMBER: int, ColumnType.TIME: float}
 
@@ -28,9 +28,9 @@ def test_producer_time_is_read_back_from_a_row(subtests: pytest.Subtests) -> Non
     rows: list[int] = [1, 2**64 - 1]
     for time in rows:
         with subtests.test(time=time):
-            assert ts_producer_of(publication_detail(time)) == time
+            assert decode_ts_producer(encode_publication_detail(time)) == time
 
 
 def test_row_without_a_producer_time_has_no_detail() -> None:
-    assert publication_detail(0) == ""
-    assert ts_producer_of("") == 0
+    assert encode_publication_detail(0) == ""
+    assert decode_ts_producer("") == 0

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from ropewalk.model.messages import LAST_KSUID, MessageFields, Publication, Registered, fields_of
+from ropewalk.model.messages import LAST_KSUID, MessageFields, Publication, Registered, message_fields
 
 KSUID = "0ujtsYcgvSTl8PAuAdqWYSMnLOv"
 
@@ -20,20 +20,20 @@ def test_uid_that_is_not_a_ksuid_is_left_out(subtests: pytest.Subtests) -> None:
     ]
     for uid in rows:
         with subtests.test(uid=uid):
-            assert fields_of(uid, 0, "") is None
-            assert fields_of(uid, 5, "") == MessageFields("", 5, "")
+            assert message_fields(uid, 0, "") is None
+            assert message_fields(uid, 5, "") == MessageFields("", 5, "")
 
 
 def test_ksuid_is_kept(subtests: pytest.Subtests) -> None:
     rows: list[str] = [KSUID, LAST_KSUID, "0" * 27]
     for uid in rows:
         with subtests.test(uid=uid):
-            assert fields_of(uid, 0, "") == MessageFields(uid)
+            assert message_fields(uid, 0, "") == MessageFields(uid)
 
 
 def test_each_field_is_kept_independently() -> None:
-    assert fields_of("", 5, "") == MessageFields("", 5)
-    assert fields_of("", 0, "key") == MessageFields("", 0, "key")
+    assert message_fields("", 5, "") == MessageFields("", 5)
+    assert message_fields("", 0, "key") == MessageFields("", 0, "key")
 
 
 def test_missing_fields_take_no_bytes_on_the_bus() -> None:

@@ -24,7 +24,7 @@ class Journaled(AcknowledgingConformance):
 class AcknowledgingBeforeTheWrite(Journaled):
     class kind(ArrowJournal):
         async def write(self, rows: Sequence[Row]) -> None:
-            self.note(rows)
+            self.write_nowait(rows)
 
 
 class Reordering(Journaled):
@@ -42,15 +42,15 @@ class ReportingTooManyRows(Journaled):
 class MovingBackwards(Journaled):
     class kind(ArrowJournal):
         async def move(self, name: str, marks: Mapping[int, ShardMark]) -> Consumer:
-            await self.forget(name)
+            await self.remove(name)
             return await self.pin(name, marks)
 
 
 class AcceptingUnknownShards(Journaled):
     class kind(ArrowJournal):
-        def archived(self, positions: dict[int, int]) -> None:
+        def mark_archived(self, positions: dict[int, int]) -> None:
             try:
-                super().archived(positions)
+                super().mark_archived(positions)
             except BadRequest:
                 return
 

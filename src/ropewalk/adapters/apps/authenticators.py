@@ -13,7 +13,7 @@ from jwt.algorithms import HMACAlgorithm
 from msgspec import UNSET, Struct, UnsetType
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.nesting import TOO_DEEP, too_deep
+from ropewalk.model.nesting import TOO_DEEP, is_too_deep
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused
 from ropewalk.ports import Clock
 
@@ -99,7 +99,7 @@ class JwtAuthenticator:
         if len(token) > MAX_TOKEN_LENGTH:
             raise ValueError(f"longer than {MAX_TOKEN_LENGTH} characters")
         payload: bytes = _jws.decode(token, self._key, algorithms=list(_ALGORITHMS))
-        if too_deep(payload):
+        if is_too_deep(payload):
             raise ValueError(f"the claims are {TOO_DEEP}")
         claims = msgspec.json.decode(payload, type=_Claims)
         if not claims.ext:

@@ -9,7 +9,7 @@ from functools import lru_cache
 import msgspec
 
 from ropewalk.core.signatures import verify_stream
-from ropewalk.model.nesting import too_deep
+from ropewalk.model.nesting import is_too_deep
 from ropewalk.model.sessions import Rejected, Subscribed
 
 MAX_STREAM_NAME_BYTES = 512
@@ -113,7 +113,7 @@ def cable_ready(secret: str, max_stream_name: int = MAX_STREAM_NAME_BYTES) -> Si
 def _decode_identifier(identifier: str, channel: str) -> dict[str, object] | None:
     """Returns the fields if the identifier is JSON and names this channel."""
     try:
-        fields = {} if too_deep(identifier) else _decode_fields(identifier)
+        fields = {} if is_too_deep(identifier) else _decode_fields(identifier)
     except ValueError:
         return None
     return fields if fields.get("channel") == channel else None

@@ -23,7 +23,7 @@ from ropewalk.adapters.archives.parquet_index import BEYOND, File, HistoryRange,
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import BadRequest, Unavailable
 from ropewalk.model.history import ColdPiece
-from ropewalk.model.journal import oldest_kept, shards_of
+from ropewalk.model.journal import count_shards, first_kept_span
 from ropewalk.model.messages import Registered
 from ropewalk.ports import Clock, JournalReader
 
@@ -141,7 +141,7 @@ class DeltaArchive:
             raise Unavailable("the archive is closed") from None
 
     def _shard_count(self) -> int:
-        return (shards_of(self._journal.spans()) if self._journal else 0) or self._shards
+        return (count_shards(self._journal.spans()) if self._journal else 0) or self._shards
 
     def _cold(self, shard: int, wanted: HistoryRange, fresh: bool) -> tuple[ColdPiece, int]:
         state = self._current(fresh)
@@ -214,7 +214,7 @@ TAIL_BYTES = 64 << 20
 
 def begins_after(journal: JournalReader, shard: int, position: int) -> bool:
     """Whether the journal has let go of what was at this position."""
-    oldest = oldest_kept([span for span in journal.spans() if span.shard == shard])
+    oldest = first_kept_span([span for span in journal.spans() if span.shard == shard])
     return oldest is not None and oldest.first > position
 
 

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from ropewalk.core.digests import as_written
 from ropewalk.model.history import ColdPiece
-from ropewalk.model.journal import ts_producer_of
-from ropewalk.model.messages import Registered, fields_of
+from ropewalk.model.journal import decode_ts_producer
+from ropewalk.model.messages import Registered, message_fields
 from ropewalk.protocol.journal_schema import without_views
 
 # --- what a Parquet file says of its row groups ----------------------------------------------------------------------
@@ -159,7 +159,7 @@ def registered(rows: pa.Table, stream: str, epoch: str) -> list[Registered]:
             offset,
             exclude or "",
             kind or "",
-            fields_of(uid or "", ts_producer_of(detail or ""), key if key != stream else ""),
+            message_fields(uid or "", decode_ts_producer(detail or ""), key if key != stream else ""),
         )
         for offset, time, value, exclude, kind, uid, detail, key in zip(*columns, strict=True)
     ]

@@ -118,7 +118,7 @@ class BrokyConnection(asyncio.Protocol):
         self._paused = True
         self._pace()
         if self._session is not None:
-            self._session.writing_paused()
+            self._session.pause_writing()
         else:
             self._unsent = self.unsent()
             self._shared.write_timeouts.begin(self)
@@ -127,7 +127,7 @@ class BrokyConnection(asyncio.Protocol):
         self._paused = False
         self._pace()
         if self._session is not None:
-            self._session.writing_resumed()
+            self._session.resume_writing()
         else:
             self._shared.write_timeouts.end(self)
 
@@ -138,7 +138,7 @@ class BrokyConnection(asyncio.Protocol):
         self._table.left(self)
         self._shared.stats.connections_closed += self._only_pushes
         if self._session is not None:
-            self._session.lost()
+            self._session.connection_lost()
             self._session = None  # breaks the reference cycle with the session
 
     # --- the engine calls ---------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class BrokyConnection(asyncio.Protocol):
     def pending(self) -> int:
         return self._transport.get_write_buffer_size()
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         pass  # every subscription is answered at once
 
     def unsent(self) -> int:
@@ -388,7 +388,7 @@ class BrokyConnection(asyncio.Protocol):
 
     async def _opened(self, session: SessionHandle) -> None:
         """No pushes before authentication."""
-        await session.opened()
+        await session.wait_opened()
         self._finished()
 
     def time_out(self) -> None:
@@ -459,7 +459,7 @@ class BrokyConnection(asyncio.Protocol):
     def _wait_for_commands(self) -> None:
         """Handle the next run after the pending commands."""
         self._commands_ahead = False
-        if self._session is not None and (settled := self._session.until_idle()) is not None:
+        if self._session is not None and (settled := self._session.wait_idle()) is not None:
             self._under_way = asyncio.get_running_loop().create_task(self._continue_after(settled))
 
     async def _continue_after(self, settled: Awaitable[None]) -> None:

@@ -46,7 +46,7 @@ class ConsumersEndpoint:
 
     async def _forget(self, request: HttpRequest) -> HttpResponse:
         name = _name(request)
-        if not await self._store.forget(name):
+        if not await self._store.remove(name):
             return refusal(404, f"there is no consumer {name}")
         return json_answer(200, {})
 

@@ -27,7 +27,7 @@ from ropewalk.model.errors import (
     Unavailable,
     UnsupportedEncoding,
 )
-from ropewalk.model.nesting import too_deep
+from ropewalk.model.nesting import is_too_deep
 from ropewalk.model.refusals import Refusal
 from ropewalk.protocol.json_errors import why_no_json
 
@@ -119,7 +119,7 @@ def _refused(error: RopewalkError) -> HttpResponse:
 
 def decoded(body: bytes, kind: type[T], what: str) -> T:
     """Decode the JSON of a body. Raises BadRequest; `what` is the name of the expected body."""
-    if too_deep(body):
+    if is_too_deep(body):
         raise TooDeep(what)
     try:
         return msgspec.json.decode(body, type=kind)

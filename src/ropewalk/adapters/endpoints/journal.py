@@ -14,7 +14,7 @@ from ropewalk.adapters.endpoints.http_requests import HttpRequest
 from ropewalk.adapters.endpoints.http_responses import HttpResponse, ResponseStream, encode_fields, json_answer
 from ropewalk.adapters.endpoints.routes import HttpAnswer, HttpRoute
 from ropewalk.model.errors import BadRequest, RopewalkError
-from ropewalk.model.journal import ShardSpan, holes_of, oldest_kept, shards_of
+from ropewalk.model.journal import ShardSpan, count_shards, find_holes, first_kept_span
 from ropewalk.ports import JournalReader
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -49,13 +49,15 @@ class JournalEndpoint:
     async def _spans(self, request: HttpRequest) -> HttpResponse:
         spans = self._journal.spans()
         archived = {str(shard): end for shard, end in sorted(self._journal.archived_ends().items())}
-        return json_answer(200, {"shards": shards_of(spans), "spans": spans, "holes": holes_of(spans), "archived": archived})
+        return json_answer(
+            200, {"shards": count_shards(spans), "spans": spans, "holes": find_holes(spans), "archived": archived}
+        )
 
     async def _range(self, request: HttpRequest) -> HttpAnswer:
         shard = whole(request.params["shard"], "shard", 0, _MAX_SHARD)
         spans = [span for span in self._journal.spans() if span.shard == shard]
-        if (oldest := oldest_kept(spans)) is None:
-            return json_answer(404, {"error": f"there is no shard {shard}", "shards": shards_of(self._journal.spans())})
+        if (oldest := first_kept_span(spans)) is None:
+            return json_answer(404, {"error": f"there is no shard {shard}", "shards": count_shards(self._journal.spans())})
         first = number(request, "from", oldest.first, 0, _MAX_POSITION)
         end = number(request, "to", _end_after(spans, first), 0, _MAX_POSITION)
         max_bytes = number(request, "max_bytes", DEFAULT_BYTES, 1, MAX_BYTES)
@@ -79,7 +81,7 @@ class JournalEndpoint:
         for shard, position in order.positions.items():
             if not 0 <= position <= known.get(shard, -1):
                 raise BadRequest(f"shard {shard} has no position {position}")
-        self._journal.archived(order.positions)
+        self._journal.mark_archived(order.positions)
         return json_answer(200, {})
 
 

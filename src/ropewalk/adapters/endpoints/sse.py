@@ -122,7 +122,7 @@ class SseEndpoint:
         commands: list[asyncio.Task[bool]] = []
         request.exchange.when_lost.append(link.lost)
         try:
-            if not await session.opened():
+            if not await session.wait_opened():
                 return _refused(link.close_code, cors)
             for subscribe in subscriptions:
                 if request.exchange.transport is None:  # so the session has ended, and nothing may be added to it
@@ -137,7 +137,7 @@ class SseEndpoint:
         finally:
             if link.lost in request.exchange.when_lost:
                 request.exchange.when_lost.remove(link.lost)
-            session.lost()
+            session.connection_lost()
             link.release()
             if commands:
                 await asyncio.wait(commands)

@@ -69,7 +69,7 @@ class SseLink:
         transport = self._request.exchange.transport
         return self._waiting_bytes + (transport.get_write_buffer_size() if transport else 0)
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         """Before the answer has begun, the command that is being handled waits here, and `decided` returns."""
         task = asyncio.current_task()
         if self._answering or self._closing or task is None:
@@ -99,7 +99,7 @@ class SseLink:
         self._waiting_bytes = 0
         self._wake.set()
         if self._session is not None:
-            self._session.lost()
+            self._session.connection_lost()
 
     async def decided(self, command: asyncio.Task[bool]) -> bool:
         """Whether a command was granted: it is done, or its history waits for the answer to begin."""
@@ -168,12 +168,12 @@ class SseLink:
         if self._paused and self.pending() <= HIGH_WATER:
             self._paused = False
             if self._session is not None:
-                self._session.writing_resumed()
+                self._session.resume_writing()
 
     def _pause_if_full(self) -> None:
         if not self._paused and self._session is not None and self.pending() > HIGH_WATER:
             self._paused = True
-            self._session.writing_paused()
+            self._session.pause_writing()
 
     def _abort(self) -> None:
         if self._request.exchange.transport is not None:

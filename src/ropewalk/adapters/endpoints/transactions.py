@@ -48,7 +48,7 @@ class TransactionsEndpoint:
         ]
 
     async def _last(self, request: HttpRequest) -> HttpResponse:
-        return json_answer(200, {"last": await self._transactor.last(_app(request))})
+        return json_answer(200, {"last": await self._transactor.last_batch(_app(request))})
 
     async def _stage(self, request: HttpRequest) -> HttpResponse:
         app, batch = _app(request), _batch(request)

@@ -252,19 +252,19 @@ class WebSocketConnection(WSListener):
         self._finish_message()
         if self._session is not None:
             self._endpoint.connections -= 1
-            self._session.lost(self._going_away)
+            self._session.connection_lost(self._going_away)
             self._session = None  # it knows this connection: nothing but the garbage collector would free the two
 
     def pause_writing(self) -> None:
         self._paused = True
         if self._session is not None:
-            self._session.writing_paused()
+            self._session.pause_writing()
 
     def resume_writing(self) -> None:
         self._paused = False
         self._answer_ping()
         if self._session is not None:
-            self._session.writing_resumed()
+            self._session.resume_writing()
 
     def unparsable(self, reason: str, code: WSCloseCode) -> None:
         """Picows cannot continue. It sends the close frame, but would wait indefinitely for a peer that does not read it."""
@@ -297,7 +297,7 @@ class WebSocketConnection(WSListener):
     def pending(self) -> int:
         return self._transport.get_write_buffer_size()
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         pass  # every command is answered as it comes
 
     def unsent(self) -> int:

@@ -26,7 +26,7 @@ class NoJournal:
     async def write(self, rows: Sequence[Row]) -> None:
         """Kept nowhere, as asked."""
 
-    def note(self, rows: Sequence[Row]) -> None:
+    def write_nowait(self, rows: Sequence[Row]) -> None:
         """Kept nowhere, as asked."""
 
     def health(self) -> str:
@@ -41,7 +41,7 @@ class NoJournal:
     def read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncIterator[bytes]:
         raise BadRequest("this server keeps no journal")
 
-    def archived(self, positions: dict[int, int]) -> None:
+    def mark_archived(self, positions: dict[int, int]) -> None:
         """There is nothing that an archive would let go."""
 
     def archived_ends(self) -> dict[int, int]:
@@ -56,5 +56,5 @@ class NoJournal:
     async def move(self, name: str, marks: Marks) -> Consumer:
         raise BadRequest("this server keeps no journal")
 
-    async def forget(self, name: str) -> bool:
+    async def remove(self, name: str) -> bool:
         return False

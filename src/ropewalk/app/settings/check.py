@@ -13,7 +13,7 @@ from ropewalk.app.nats_addresses import is_loopback, require_guarded
 from ropewalk.app.settings.sections import Settings
 from ropewalk.core.ring_members import member_of
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.limits import AROUND_NAMES, NAME_TEXT_GROWTH
+from ropewalk.model.limits import IDENTIFIER_OVERHEAD_BYTES, NAME_TEXT_GROWTH
 from ropewalk.model.ring import RingMember
 from ropewalk.protocol.proxies import TrustedProxies
 
@@ -376,7 +376,7 @@ def _warnings(settings: Settings) -> CheckRows:
         "start; put user:password@ or a token and @ before the host of --enats_addr",
     )
     yield (
-        limits.max_identifier < limits.max_stream_name * NAME_TEXT_GROWTH + AROUND_NAMES,
+        limits.max_identifier < limits.max_stream_name * NAME_TEXT_GROWTH + IDENTIFIER_OVERHEAD_BYTES,
         "--max_stream_name allows names too long for --max_identifier: they could be published to but not subscribed to",
     )
     for engine, prefixes, used in (

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from ropewalk.model.journal import GENERATION_SIZE, ShardSpan, oldest_kept
+from ropewalk.model.journal import GENERATION_SIZE, ShardSpan, first_kept_span
 from ropewalk.pipeline.archive.layout import losses
 from ropewalk.pipeline.archive.log import Extent, held
 from ropewalk.pipeline.checked import BROKEN
@@ -72,7 +72,7 @@ def archived_end(extents: Sequence[Extent], runs: Sequence[PositionRun], journal
     A generation counts only if the older ones that the journal still has, or the archive must hold, are there to their ends.
     """
     kept = [span for span in journal if span.first < span.end]
-    oldest = oldest_kept(journal)
+    oldest = first_kept_span(journal)
     begin = max(extents[0].first, oldest.first if oldest else 0)
     ends = {extent.generation: extent.last + 1 for extent in extents}
     reached = _reached(runs, begin)

@@ -12,7 +12,7 @@ from binascii import a2b_base64
 import msgspec
 from msgspec import Raw
 
-from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
+from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, is_too_deep
 from ropewalk.protocol.broky.frames import Format
 from ropewalk.protocol.json_errors import why_no_json
 
@@ -30,7 +30,7 @@ def text_of(payload: bytes, format: Format) -> bytes:
     """The JSON text that a stream keeps for a payload. Raises ValueError for a payload that should be JSON and is not."""
     if format is Format.BYTES:
         return b'%b%b"}' % (_TAG, b64encode(payload))
-    if too_deep(payload, MAX_DEPTH - 1):  # there may be one object more around it
+    if is_too_deep(payload, MAX_DEPTH - 1):  # there may be one object more around it
         raise ValueError(f"the payload is {TOO_DEEP}")
     try:
         _check_json(payload.decode())

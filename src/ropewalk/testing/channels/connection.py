@@ -24,7 +24,7 @@ class DirectConnection:
     def pending(self) -> int:
         return 0
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         pass
 
     def unsent(self) -> int:

@@ -51,7 +51,7 @@ class CapturedConnection:
         for mailbox in self.mailboxes.values():
             await self._note_tips(mailbox)
         self.away = True
-        self.session.lost()
+        self.session.connection_lost()
         await self._bench.finish()
 
     async def resume(self) -> bool:
@@ -66,7 +66,7 @@ class CapturedConnection:
     async def leave(self) -> None:
         self._must_be_there()
         self.closed = True
-        self.session.lost(going_away=True)
+        self.session.connection_lost(going_away=True)
         await self._bench.finish()
 
     async def _begin(self, former: str = "") -> bool:
@@ -75,7 +75,7 @@ class CapturedConnection:
         request = replace(self._request, options=replace(options, former_sid=former)) if former else self._request
         self.away = self.closed = False
         self.session = self._bench.open(request, DirectConnection(self._hear, self._end))
-        accepted = await self.session.opened()
+        accepted = await self.session.wait_opened()
         if self.session.returning is not None:
             await asyncio.wait([self.session.returning])
         await self._bench.settle()

@@ -91,12 +91,12 @@ class SimulatedConnection:
         if self.open:
             self.open = False
             assert self.session is not None
-            self.session.lost()
+            self.session.connection_lost()
 
     def pending(self) -> int:
         return sum(map(len, self._unread))
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         """Returns immediately."""
 
     def unsent(self) -> int:
@@ -235,14 +235,14 @@ class SimulatedClient:
     def slow_down(self) -> None:
         if self._connection is not None and self._session is not None and not self._connection.slow:
             self._connection.slow = True
-            self._session.writing_paused()
+            self._session.pause_writing()
 
     def speed_up(self) -> None:
         connection, session = self._connection, self._session
         if connection is not None and session is not None and connection.slow:
             connection.resume_reading()
             if connection.open:
-                session.writing_resumed()
+                session.resume_writing()
 
     def may_subscribe(self, stream: str) -> bool:
         return stream not in self.wanted and pubsub_identifier(stream) not in self.unsubscribed
@@ -356,7 +356,7 @@ class SimulatedClient:
         if connection is self._connection:
             self._drop_connection()
         if connection.session is not None:
-            connection.session.lost()
+            connection.session.connection_lost()
 
     def _execute(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -14,7 +14,7 @@ from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import QueuedRows, Row
-from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect, TransientRun, one_by_one
+from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect, TransientRun, expand_runs
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Deliver, OnDisconnectRequest, PresenceStore, StreamStore
@@ -127,7 +127,7 @@ class UnreliableStreams:
     """Implements `ports.StreamStore`."""
 
     resolves_unanswered = False  # it recognises a repeated uid
-    answers_transient = False
+    confirms_transient = False
     instant = False
 
     def __init__(self, store: LosableStore, link: UnreliableLink) -> None:
@@ -163,7 +163,7 @@ class UnreliableStreams:
 class UnreliableSessions:
     """Implements `ports.SessionStore` and `ports.Leases`. `ended` is called for each session whose end the store reports."""
 
-    near = False
+    same_host = False
 
     def __init__(self, inner: NodeSessions, link: UnreliableLink, ended: Callable[[str], None]) -> None:
         self._inner = inner
@@ -183,14 +183,14 @@ class UnreliableSessions:
     async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
         return await self._call(lambda: self._report_ended(self._inner.revoke(ids, reconnect)))
 
-    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
-        return await self._call(lambda: self._report_ended(self._inner.expired(limit)))
+    async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+        return await self._call(lambda: self._report_ended(self._inner.take_expired(limit)))
 
-    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
-        return await self._inner.abandoned()
+    async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+        return await self._inner.take_abandoned()
 
-    async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
-        return await self._link.call_lease(lambda: self._inner.renew(ttl, heard))
+    async def renew(self, ttl: float, received: Collection[str]) -> Renewal:
+        return await self._link.call_lease(lambda: self._inner.renew(ttl, received))
 
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
         return await self._link.call_lease(lambda: self._inner.write(sessions), late=True)
@@ -324,7 +324,7 @@ class UnreliableFeed:
         self._air.carry(messages)
 
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
-        self.publish(one_by_one(runs))
+        self.publish(expand_runs(runs))
 
     async def disconnect(self, request: RemoteDisconnect) -> int:
         """Send the request to all nodes, even if one of them fails. It may be lost on its way to another node, which then
@@ -411,7 +411,7 @@ class UnreliableBackend:
     async def sweep(self) -> None:
         await self.link.call(self._store.sweep)
 
-    def rules_changed(self) -> None:
+    def reload_rules(self) -> None:
         """The rules of the simulation never change."""
 
     def gauges(self) -> dict[str, float]:

@@ -52,7 +52,7 @@ class FakeJournal:
             stream.write_table(piece)
         yield whole.getvalue().to_pybytes()
 
-    def archived(self, positions: dict[int, int]) -> None: ...
+    def mark_archived(self, positions: dict[int, int]) -> None: ...
 
     def archived_ends(self) -> dict[int, int]:
         return {}

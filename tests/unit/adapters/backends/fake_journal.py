@@ -24,7 +24,7 @@ class FakeJournal:
             await self._writing
         self.rows += rows
 
-    def note(self, rows: Sequence[Row]) -> None:
+    def write_nowait(self, rows: Sequence[Row]) -> None:
         self.rows += rows
 
     async def release(self) -> None:

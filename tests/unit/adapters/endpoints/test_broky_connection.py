@@ -50,14 +50,14 @@ class Session:
     def message_overdue(self) -> None:
         self.timed_out += 1
 
-    async def opened(self) -> bool:
+    async def wait_opened(self) -> bool:
         return True
 
     def receive(self, frame: bytes) -> None:
         self.inbox.put(frame)
         self.waiting += 1
 
-    def until_idle(self) -> Awaitable[None] | None:
+    def wait_idle(self) -> Awaitable[None] | None:
         return self.inbox.settled() if self.waiting else None
 
     def take(self) -> bytes:

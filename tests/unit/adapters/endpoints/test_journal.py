@@ -42,7 +42,7 @@ class FakeJournal:
         finally:
             self.released += 1
 
-    def archived(self, positions: dict[int, int]) -> None:
+    def mark_archived(self, positions: dict[int, int]) -> None:
         self._archived.update(positions)
 
     def archived_ends(self) -> dict[int, int]:

@@ -29,7 +29,7 @@ class FakeSession:
         self.events: list[str] = []
         self.answer = b""
 
-    async def opened(self) -> bool:
+    async def wait_opened(self) -> bool:
         return True
 
     async def submit(self, command: Command) -> bool:
@@ -54,19 +54,19 @@ class FakeSession:
     def finish(self) -> None:
         raise AssertionError("an SSE client has one side only")
 
-    def until_idle(self) -> None:
+    def wait_idle(self) -> None:
         raise AssertionError("an SSE client sends nothing")
 
-    def writing_paused(self) -> None:
+    def pause_writing(self) -> None:
         self.events.append("paused")
 
-    def writing_resumed(self) -> None:
+    def resume_writing(self) -> None:
         self.events.append("resumed")
 
     def credit_granted(self) -> None:
         self.events.append("granted")
 
-    def lost(self, going_away: bool = False) -> None:
+    def connection_lost(self, going_away: bool = False) -> None:
         self.events.append("lost")
 
 

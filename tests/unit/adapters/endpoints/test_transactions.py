@@ -45,7 +45,7 @@ class FakeTransactor:
         await self._note(app, batch, winners, counts)
         return Committed(4, 1, False, batch)
 
-    async def last(self, app: str) -> int | None:
+    async def last_batch(self, app: str) -> int | None:
         await self._note(app)
         return None
 

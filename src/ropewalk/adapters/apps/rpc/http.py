@@ -18,7 +18,7 @@ from ropewalk.adapters.apps.rpc.breaker import Breaker
 from ropewalk.adapters.apps.rpc.calls import ApplicationUnreachable, Calls, Retryable
 from ropewalk.adapters.apps.rpc.messages import M, Method, Q, RpcMessage, from_plain
 from ropewalk.model.errors import ApplicationError, Unanswered, Unavailable, UserMistake
-from ropewalk.model.nesting import TOO_DEEP, too_deep
+from ropewalk.model.nesting import TOO_DEEP, is_too_deep
 from ropewalk.ports import Clock, Publisher
 
 log = logging.getLogger("ropewalk.application")
@@ -174,7 +174,7 @@ def _encode(message: RpcMessage) -> bytes:
 
 
 def _decode(body: bytes) -> object:
-    if too_deep(body):
+    if is_too_deep(body):
         raise ApplicationError(f"the application's response is {TOO_DEEP}")
     try:
         return msgspec.json.decode(body)

@@ -31,7 +31,7 @@ from ropewalk.model.application import (
     State,
 )
 from ropewalk.model.errors import ApplicationError
-from ropewalk.model.nesting import TOO_DEEP, too_deep
+from ropewalk.model.nesting import TOO_DEEP, is_too_deep
 from ropewalk.model.presence import Member
 
 _decode_state = msgspec.json.Decoder(State).decode
@@ -134,7 +134,7 @@ def _info(text: str) -> bytes:
     """JSON text as it is; any other text becomes a JSON string."""
     if not text:
         return b""
-    if too_deep(text):
+    if is_too_deep(text):
         raise ApplicationError(f"the application's presence info is {TOO_DEEP}")
     try:
         msgspec.json.decode(text)

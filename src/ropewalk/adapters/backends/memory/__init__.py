@@ -137,8 +137,8 @@ class MemoryBackend:
         ]
         return any(more)
 
-    def rules_changed(self) -> None:
-        self._table.rules_changed()
+    def reload_rules(self) -> None:
+        self._table.reload_rules()
 
     def gauges(self) -> dict[str, float]:
         return {

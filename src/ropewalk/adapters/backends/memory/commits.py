@@ -12,8 +12,8 @@ from ropewalk.adapters.backends.memory.feed import LocalFeed
 from ropewalk.adapters.backends.memory.streams import StreamTable
 from ropewalk.core.idempotency import Registrations
 from ropewalk.model.errors import PartitionChanged, Unavailable
-from ropewalk.model.journal import Row, RowKind, publication_detail
-from ropewalk.model.messages import KSUID_LENGTH, Position, Publication, Receipt, Registered, fields_of, transient
+from ropewalk.model.journal import Row, RowKind, encode_publication_detail
+from ropewalk.model.messages import KSUID_LENGTH, Position, Publication, Receipt, Registered, build_transient, message_fields
 from ropewalk.ports import Clock, Journal
 
 MOST_WAITING = 100_000
@@ -44,7 +44,7 @@ class DirectCommit:
             if self._journal is not None:
                 key = self._table.partition_key
                 rows = [row_of(publication, message, key(message.stream)) for publication, message in fresh if message.offset]
-                self._journal.note(rows)
+                self._journal.write_nowait(rows)
         return receipts
 
     async def settle(self) -> None:
@@ -52,7 +52,7 @@ class DirectCommit:
 
     def _register(self, publication: Publication, now: float, fresh: list[tuple[Publication, Registered]]) -> Receipt:
         if publication.transient:
-            message = transient(publication, now)
+            message = build_transient(publication, now)
         elif publication.uid or publication.producer:
             first = self._registrations.find(publication, now)
             if first is not None:
@@ -105,7 +105,7 @@ class AppendPlan:
 
     def _register(self, publication: Publication) -> Receipt:
         if publication.transient:
-            registered = transient(publication, self._now)
+            registered = build_transient(publication, self._now)
         else:
             named = bool(publication.uid or publication.producer)
             first = self._first(publication) if named else None
@@ -140,7 +140,7 @@ class AppendPlan:
             tip + 1,
             publication.exclude_socket,
             publication.broadcast_type,
-            fields_of(uid, time, key if key != stream else "") if has_fields else None,
+            message_fields(uid, time, key if key != stream else "") if has_fields else None,
         )
         return registered
 
@@ -176,7 +176,7 @@ def row_of(publication: Publication, registered: Registered, partition_key: str)
         publication.exclude_socket,
         publication.broadcast_type,
         "",
-        publication_detail(publication.ts_producer) if publication.ts_producer else "",
+        encode_publication_detail(publication.ts_producer) if publication.ts_producer else "",
         publication.producer,
         publication.sequence,
     )

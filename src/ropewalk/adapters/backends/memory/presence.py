@@ -4,7 +4,7 @@ from ropewalk.adapters.backends.memory.feed import LocalFeed
 from ropewalk.core.roster import Roster
 from ropewalk.core.server_publications import presence_publication
 from ropewalk.core.stats import Stats
-from ropewalk.model.messages import transient
+from ropewalk.model.messages import build_transient
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.ports import Clock
 
@@ -39,6 +39,6 @@ class MemoryPresence:
     def _told(self, events: list[PresenceEvent]) -> list[PresenceEvent]:
         if events:
             now = self._clock()
-            self._feed.publish([transient(presence_publication(event), now) for event in events])
+            self._feed.publish([build_transient(presence_publication(event), now) for event in events])
             self._stats.publications += len(events)
         return events

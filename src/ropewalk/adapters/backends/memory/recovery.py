@@ -13,8 +13,8 @@ from ropewalk.adapters.backends.memory.streams import StreamTable
 from ropewalk.core.idempotency import Registrations
 from ropewalk.core.roster import Roster
 from ropewalk.model.errors import LimitReached
-from ropewalk.model.journal import Recovered, Row, RowKind, ts_producer_of
-from ropewalk.model.messages import Position, Registered, fields_of
+from ropewalk.model.journal import Recovered, Row, RowKind, decode_ts_producer
+from ropewalk.model.messages import Position, Registered, message_fields
 from ropewalk.model.presence import Member
 from ropewalk.model.session_log import (
     MembershipChanged,
@@ -220,7 +220,7 @@ class MemoryRecovery:
                 row.offset,
                 row.exclude_socket,
                 row.broadcast_type,
-                fields_of(row.uid, ts_producer_of(row.detail), row.key if row.key != row.stream else ""),
+                message_fields(row.uid, decode_ts_producer(row.detail), row.key if row.key != row.stream else ""),
             )
         )
         table.assign(row.stream, row.key)

@@ -91,12 +91,12 @@ class MemorySessions:
     async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
         return [(sid, _decode(kept.data)) for sid in sorted(self._sids.get(ids, ())) if (kept := self._remove(sid))]
 
-    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+    async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
         return [self._take_over() for _ in range(min(limit, len(self._over)))]
 
-    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+    async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
         ended = [] if self._lasting else [(sid, _decode(kept.data)) for sid in list(self._kept) if (kept := self._remove(sid))]
-        return [*await self.expired(len(self._over)), *ended]
+        return [*await self.take_expired(len(self._over)), *ended]
 
     def end(self, sid: str, snapshot: SessionSnapshot) -> None:
         """One that nobody can resume, to be given out as expired."""

@@ -116,7 +116,7 @@ class StreamTable:
         log.restore(content, self._rulebook.of(content.stream))
         self._schedule(log)
 
-    def rules_changed(self) -> None:
+    def reload_rules(self) -> None:
         """The rulebook says something else now. The next sweep applies it to the streams, so that many of them stall nobody."""
         self._outdated = list(self.logs)
 
@@ -171,7 +171,7 @@ class MemoryStreams:
     """Implements `ports.StreamStore`. Readers never suspend, and see what is committed only."""
 
     resolves_unanswered = True  # there is nothing to resolve
-    answers_transient = False
+    confirms_transient = False
 
     def __init__(self, table: StreamTable, commit: Commit, clock: Clock) -> None:
         self._table = table

@@ -28,7 +28,7 @@ from ropewalk.core.ring import shard_of
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.server_publications import presence_publication
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.messages import RemoteDisconnect, transient
+from ropewalk.model.messages import RemoteDisconnect, build_transient
 from ropewalk.model.presence import PresenceEvent
 from ropewalk.model.sessions import SessionTaken
 from ropewalk.ports import Clock
@@ -221,7 +221,7 @@ class NatsBackend:
             await self._restore_deleted()
             self._counts = await census.count(self.streams, self._shards, self._clock, self._dedup_limit)
 
-    def rules_changed(self) -> None:
+    def reload_rules(self) -> None:
         """Readers ask the rulebook each time; how much NATS has to keep is seen to before the next use."""
         for shard in self._shards:
             shard.doubt()
@@ -260,7 +260,7 @@ class NatsBackend:
 
     def _tell(self, events: Sequence[PresenceEvent]) -> None:
         now = self._clock()
-        self.feed.tell([transient(presence_publication(event), now) for event in events])
+        self.feed.tell([build_transient(presence_publication(event), now) for event in events])
 
     def _obey(self, order: RemoteDisconnect | SessionTaken) -> None:
         self._spawn(self.feed.obey(order))

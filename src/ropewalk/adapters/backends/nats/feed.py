@@ -17,7 +17,15 @@ from ropewalk.adapters.backends.nats import runs
 from ropewalk.adapters.backends.nats.link import NatsLink
 from ropewalk.adapters.backends.nats.shard import JetShard
 from ropewalk.model.errors import RopewalkError, TooLarge, Unavailable
-from ropewalk.model.messages import Deliverable, Publication, Registered, RemoteDisconnect, TransientRun, one_by_one, transient
+from ropewalk.model.messages import (
+    Deliverable,
+    Publication,
+    Registered,
+    RemoteDisconnect,
+    TransientRun,
+    build_transient,
+    expand_runs,
+)
 from ropewalk.model.sessions import EndRequest
 from ropewalk.ports import Clock, Deliver, OnDisconnectRequest
 
@@ -123,11 +131,11 @@ class NatsFeed:
             self._sending = asyncio.get_running_loop().create_task(self._send())
 
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
-        self.publish(one_by_one(runs))
+        self.publish(expand_runs(runs))
 
     def pass_on(self, publications: Sequence[Publication]) -> None:
         now = self._clock()
-        self.publish([transient(publication, now) for publication in publications])
+        self.publish([build_transient(publication, now) for publication in publications])
 
     async def _send(self) -> None:
         try:

@@ -7,7 +7,7 @@ no more than one answer stays in memory.
 from math import inf
 
 from ropewalk.adapters.backends.nats.runs import Run
-from ropewalk.model.history import ANSWER_BYTES, MESSAGE_BYTES
+from ropewalk.model.history import MAX_ANSWER_BYTES, MESSAGE_OVERHEAD_BYTES
 from ropewalk.model.messages import Registered
 from ropewalk.model.rules import StreamRules
 
@@ -32,7 +32,7 @@ class KeptHistory:
         self.messages: list[Registered] = []
         self.full = False
         self.bytes = 0  # of all that is kept, as far as it was read
-        self._room = ANSWER_BYTES
+        self._room = MAX_ANSWER_BYTES
 
     @property
     def kept(self) -> int:
@@ -60,7 +60,7 @@ class KeptHistory:
         """Nothing before this run joins up to it. The time of the message before it is not known, only that it was
         not later."""
         self.oldest, self.trimmed_at = self.tip + 1, run.timestamp if run.first > 1 else -inf
-        self.messages, self.full, self.bytes, self._room = [], False, 0, ANSWER_BYTES
+        self.messages, self.full, self.bytes, self._room = [], False, 0, MAX_ANSWER_BYTES
 
     def _add(self, message: Registered) -> None:
         if message.offset < self._oldest_by_number or message.timestamp <= self._expired:
@@ -70,7 +70,7 @@ class KeptHistory:
         self.bytes += message.size
         if self.full or message.offset <= self._after or message.timestamp < self._since:
             return
-        self._room -= message.size + MESSAGE_BYTES
+        self._room -= message.size + MESSAGE_OVERHEAD_BYTES
         self.full = self._room < 0 and bool(self.messages)
         if not self.full:
             self.messages.append(message)

@@ -27,7 +27,7 @@ class Lease(Struct, frozen=True):
 
 
 class NatsLeases:
-    near = False
+    same_host = False
 
     def __init__(self, table: Table, node: str, clock: Clock, sessions: NatsSessions, presence: NatsPresence) -> None:
         self._table = table
@@ -53,7 +53,7 @@ class NatsLeases:
         """Until this node has heard of everything that was written before. Raises `Unavailable`."""
         await self._table.catch_up()
 
-    async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
+    async def renew(self, ttl: float, received: Collection[str]) -> Renewal:
         await self._table.catch_up()
         if not self._lives(self._node):
             await self._end(self._node)
@@ -63,7 +63,7 @@ class NatsLeases:
         def decide() -> Sequence[Change]:
             if not self._goes_on():
                 self._number = randbits(NUMBER_BITS) + 1
-            return [_change(Lease(self._node, self._number, ttl)), *self._sessions.hearing(self._node, list(heard))]
+            return [_change(Lease(self._node, self._number, ttl)), *self._sessions.hearing(self._node, list(received))]
 
         await self._table.settle(decide)
         return Renewal(self._number, tuple(self._sessions.copy.untold(self._node)))

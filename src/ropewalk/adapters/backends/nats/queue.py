@@ -18,7 +18,7 @@ from ropewalk.adapters.backends.nats.link import ApiError, NatsLink, Stored
 from ropewalk.adapters.backends.nats.shard import JetShard
 from ropewalk.adapters.backends.nats.table import Applied, Change, Table
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.journal import QueuedRows, Row, RowKind, publication_detail
+from ropewalk.model.journal import QueuedRows, Row, RowKind, encode_publication_detail
 from ropewalk.ports import Clock
 
 logger = logging.getLogger("ropewalk.nats")
@@ -247,7 +247,7 @@ def _rows(message: Stored) -> Iterator[Row]:
             item.uid,
             item.exclude_socket,
             item.broadcast_type,
-            detail=publication_detail(item.ts_producer),
+            detail=encode_publication_detail(item.ts_producer),
             producer=item.producer,
             sequence=item.sequence,
         )

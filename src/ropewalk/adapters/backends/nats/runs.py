@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from ropewalk.model.messages import Publication, Registered, fields_of
+from ropewalk.model.messages import Publication, Registered, message_fields
 
 ITEM_BYTES = 50
 """What an item has beside its payload and its text."""
@@ -56,7 +56,7 @@ class Run(Struct, frozen=True, array_like=True):
         return found
 
     def _message(self, item: Item, epoch: str, offset: int) -> Registered:
-        fields = fields_of(item.uid, item.ts_producer, self.partition_key) if offset else None
+        fields = message_fields(item.uid, item.ts_producer, self.partition_key) if offset else None
         return Registered(
             self.stream, item.payload, self.timestamp, epoch, offset, item.exclude_socket, item.broadcast_type, fields
         )

@@ -128,7 +128,7 @@ class NatsSessions:
             raise
         return [(sid, _snapshots.decode(record.snapshot)) for sid, record in removed.items()]
 
-    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+    async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
         """What is given out is removed by then, so that it is given out whatever becomes of the others."""
         await self._table.catch_up()
         given = self._removed_after_all(limit)
@@ -162,8 +162,8 @@ class NatsSessions:
                     given.append((sid, _snapshots.decode(record.snapshot)))
         return given
 
-    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
-        return await self.expired(sys.maxsize)
+    async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+        return await self.take_expired(sys.maxsize)
 
     def _too_many(self) -> int:
         """How many of those that are kept have to end before their time."""

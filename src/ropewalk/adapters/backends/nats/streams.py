@@ -36,7 +36,7 @@ SUMMARISED_AT_ONCE = 32
 
 class NatsStreams:
     resolves_unanswered = True  # every run has an id, by which it is found again
-    answers_transient = False
+    confirms_transient = False
     instant = False
 
     def __init__(

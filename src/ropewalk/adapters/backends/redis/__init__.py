@@ -102,7 +102,7 @@ class RedisBackend:
     def gauges(self) -> dict[str, float]:
         return self._upkeep.gauges
 
-    def rules_changed(self) -> None:
+    def reload_rules(self) -> None:
         """Every call says which rules hold."""
 
     async def _find(self) -> None:

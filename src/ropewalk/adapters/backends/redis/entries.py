@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from ropewalk.model.messages import Publication, Registered, fields_of
+from ropewalk.model.messages import Publication, Registered, message_fields
 
 _encode = Encoder().encode
 
@@ -73,7 +73,7 @@ def registered(stream: str, epoch: str, entry: Entry) -> Registered:
         entry.offset,
         entry.exclude_socket,
         entry.broadcast_type,
-        fields_of(entry.uid, entry.ts_producer, entry.partition_key) if entry.offset else None,
+        message_fields(entry.uid, entry.ts_producer, entry.partition_key) if entry.offset else None,
     )
 
 

@@ -16,7 +16,7 @@ from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.adapters.backends.redis.store import Store
 from ropewalk.adapters.backends.redis.subscriber import ShardSubscriber
 from ropewalk.model.errors import RopewalkError, Unavailable
-from ropewalk.model.messages import Publication, Registered, RemoteDisconnect, TransientRun, one_by_one
+from ropewalk.model.messages import Publication, Registered, RemoteDisconnect, TransientRun, expand_runs
 from ropewalk.model.sessions import SessionTaken
 from ropewalk.ports import Deliver, OnDisconnectRequest
 
@@ -103,7 +103,7 @@ class RedisFeed:
                 logger.debug("a transient message is lost", extra={"stream": message.stream, "reason": str(error)})
 
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
-        self.publish(one_by_one(runs))
+        self.publish(expand_runs(runs))
 
     async def disconnect(self, request: RemoteDisconnect) -> int:
         kept = _Order(secrets.token_urlsafe(9), request.identifier, request.reconnect)

@@ -9,7 +9,7 @@ from msgspec.msgpack import Decoder, Encoder
 from ropewalk.adapters.backends.redis.entries import Entry
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.adapters.backends.redis.store import Store
-from ropewalk.model.journal import QueuedRows, Row, RowKind, publication_detail
+from ropewalk.model.journal import QueuedRows, Row, RowKind, encode_publication_detail
 
 ADDED_AT_ONCE = 500
 
@@ -93,7 +93,7 @@ def _row(data: bytes) -> Row:
         uid=entry.uid,
         exclude_socket=entry.exclude_socket,
         broadcast_type=entry.broadcast_type,
-        detail=publication_detail(entry.ts_producer),
+        detail=encode_publication_detail(entry.ts_producer),
         producer=entry.producer,
         sequence=entry.sequence,
     )

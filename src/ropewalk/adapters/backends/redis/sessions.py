@@ -42,7 +42,7 @@ def lease_keys(shard: Shard) -> list[bytes]:
 class RedisSessions:
     """Implements `ports.SessionStore` and `ports.Leases` for one node."""
 
-    near = False
+    same_host = False
 
     def __init__(self, store: Store, node: str, clock: Clock, max_size: int) -> None:
         self._store = store
@@ -66,19 +66,19 @@ class RedisSessions:
     async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
         return list(_sessions(await self._ask("revoke", ids, int(reconnect))))
 
-    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+    async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
         return list(_sessions(await self._ask("expired", limit))) if limit > 0 else []
 
-    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
-        return await self.expired(ABANDONED_AT_ONCE)
+    async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+        return await self.take_expired(ABANDONED_AT_ONCE)
 
-    async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
+    async def renew(self, ttl: float, received: Collection[str]) -> Renewal:
         """Members may be in any shard, so every shard has the lease. The number of the renewal changes when the lease ended in
         one of the shards, and when the server of one was replaced or restarted: it may have lost sessions and members."""
         home, *others = self._store.shards
         mine = (self._node, _milliseconds(ttl))
         answers = await asyncio.gather(
-            home.ask("leases", lease_keys(home), "renew", *mine, *heard),
+            home.ask("leases", lease_keys(home), "renew", *mine, *received),
             *(shard.ask("leases", lease_keys(shard), "renew", *mine) for shard in others),
         )
         self._learn_time(answers[0][2])

@@ -14,7 +14,7 @@ from ropewalk.adapters.backends.redis.entries import messages_of
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.adapters.backends.redis.store import Store
 from ropewalk.model.errors import PartitionChanged, Unanswered, Unavailable
-from ropewalk.model.history import ANSWER_BYTES, MESSAGE_BYTES, Gap, GapReason, HistoryPage, Replay, StreamSummary
+from ropewalk.model.history import MAX_ANSWER_BYTES, MESSAGE_OVERHEAD_BYTES, Gap, GapReason, HistoryPage, Replay, StreamSummary
 from ropewalk.model.messages import Position, Publication, Receipt, Registered
 
 BEFORE_ALL = Position("", 0)
@@ -48,7 +48,7 @@ class RedisStreams:
     """Implements `ports.StreamStore`."""
 
     resolves_unanswered = False  # it recognises what has a uid
-    answers_transient = False
+    confirms_transient = False
     instant = False
 
     def __init__(self, store: Store, keeping: Keeping) -> None:
@@ -156,7 +156,9 @@ class RedisStreams:
         shard = self._store.shard_of(stream)
         limit, ttl, _ = self._keeping.of(stream)
         keys = [shard.key("x"), shard.key(f"m:{stream}"), shard.key(f"h:{stream}")]
-        answer = await shard.ask("read", keys, encode((limit, ttl, what, epoch, offset, most, ANSWER_BYTES, MESSAGE_BYTES)))
+        answer = await shard.ask(
+            "read", keys, encode((limit, ttl, what, epoch, offset, most, MAX_ANSWER_BYTES, MESSAGE_OVERHEAD_BYTES))
+        )
         if answer is None:
             return None
         found, tip, partition_key, trimmed_at = (part.decode() for part in answer[:4])

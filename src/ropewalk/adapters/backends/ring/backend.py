@@ -130,8 +130,8 @@ class RingBackend(RingAccess):
     async def sweep(self) -> None:
         await self._store.sweep()
 
-    def rules_changed(self) -> None:
-        self._store.memory.rules_changed()
+    def reload_rules(self) -> None:
+        self._store.memory.reload_rules()
 
     def gauges(self) -> dict[str, float]:
         state = self.state

@@ -29,7 +29,7 @@ class RingJournal:
         """What every node writes for itself."""
         await self._own.write(rows)
 
-    def note(self, rows: Sequence[Row]) -> None:
+    def write_nowait(self, rows: Sequence[Row]) -> None:
         by_node: dict[str, list[Row]] = {}
         for row in rows:
             if row.kind is RowKind.CONNECTED or row.kind is RowKind.RESTORED:

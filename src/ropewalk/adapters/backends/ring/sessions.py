@@ -43,7 +43,7 @@ class RingSessions:
     """Implements `ports.SessionStore` and `ports.Leases`. `ordered`: identities whose sessions every process is just ending.
     `ends_kept`: whether what is kept in the store of this node ends with this process."""
 
-    near = True
+    same_host = True
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class RingSessions:
         answers = await self._router.ask_all("revoke_own" if ids in self._ordered else "revoke", ids, reconnect)
         return [each for ended in answers.values() for each in ended]
 
-    async def expired(self, limit: int) -> _Ended:
+    async def take_expired(self, limit: int) -> _Ended:
         """Of this node first: those of others mostly see to their own."""
         ended: _Ended = await self._router.nodes[self._me].call("expired", limit)
         for node, calls in self._router.reached().items():
@@ -109,7 +109,7 @@ class RingSessions:
                 ended += answers.get(node, [])
         return ended
 
-    async def abandoned(self) -> _Ended:
+    async def take_abandoned(self) -> _Ended:
         """Others see to what is over in their stores."""
         ended: _Ended = []
         while some := await self._router.nodes[self._me].call("abandoned", ENDED_AT_ONCE, self._ends_kept()):
@@ -122,8 +122,8 @@ class RingSessions:
         """What this node has written may be lost: the next renewal has another number."""
         self._lease += 1
 
-    async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
-        answers: dict[str, Renewal] = await self._router.ask_all("renew", ttl, list(heard), timeout=RENEW_SECONDS)
+    async def renew(self, ttl: float, received: Collection[str]) -> Renewal:
+        answers: dict[str, Renewal] = await self._router.ask_all("renew", ttl, list(received), timeout=RENEW_SECONDS)
         for node, renewal in answers.items():
             if self._leases.get(node, renewal.lease) != renewal.lease:
                 self._lease += 1

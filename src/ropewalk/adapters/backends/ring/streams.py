@@ -21,7 +21,7 @@ from ropewalk.model.messages import Position, Publication, Receipt
 class RingStreams:
     """Implements `ports.StreamStore`."""
 
-    answers_transient = True
+    confirms_transient = True
     resolves_unanswered = True
     """Only a node or a link that ends leaves an append unanswered, and nobody can tell then."""
 

@@ -101,5 +101,5 @@ class RingWorkerBackend(RingAccess):
     async def sweep(self) -> None:
         """The store processes do it."""
 
-    def rules_changed(self) -> None:
+    def reload_rules(self) -> None:
         """The store process reads them too."""

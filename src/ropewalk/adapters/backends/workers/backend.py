@@ -29,7 +29,7 @@ ENDED_AT_ONCE = 1000
 class WorkerStreams:
     """Implements `ports.StreamStore`."""
 
-    answers_transient = True
+    confirms_transient = True
     resolves_unanswered = True
     """Only a store process that ends leaves an append unanswered. As with a server that ends, nobody can tell then."""
 
@@ -68,7 +68,7 @@ class WorkerStreams:
 class WorkerSessions:
     """Implements `ports.SessionStore` and `ports.Leases`."""
 
-    near = True
+    same_host = True
 
     def __init__(self, link: StoreLink) -> None:
         self._link = link
@@ -88,18 +88,18 @@ class WorkerSessions:
         revoked: list[tuple[str, SessionSnapshot]] = await self._link.call("revoke", ids, reconnect)
         return revoked
 
-    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+    async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
         expired: list[tuple[str, SessionSnapshot]] = await self._link.call("expired", limit)
         return expired
 
-    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+    async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
         ended: list[tuple[str, SessionSnapshot]] = []
         while some := await self._link.call("abandoned", ENDED_AT_ONCE, self._link.server_ends):
             ended += some
         return ended
 
-    async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
-        renewal: Renewal = await self._link.call("renew", ttl, list(heard))
+    async def renew(self, ttl: float, received: Collection[str]) -> Renewal:
+        renewal: Renewal = await self._link.call("renew", ttl, list(received))
         return renewal
 
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
@@ -238,9 +238,9 @@ class WorkerJournal:
         """Sessions that live here, as far as rows say."""
 
     async def write(self, rows: Sequence[Row]) -> None:
-        self.note(rows)
+        self.write_nowait(rows)
 
-    def note(self, rows: Sequence[Row]) -> None:
+    def write_nowait(self, rows: Sequence[Row]) -> None:
         for row in rows:
             if row.kind is RowKind.CONNECTED or row.kind is RowKind.RESTORED:
                 self._sids.add(row.sid)
@@ -297,7 +297,7 @@ class WorkerBackend:
     async def sweep(self) -> None:
         """The store process does it."""
 
-    def rules_changed(self) -> None:
+    def reload_rules(self) -> None:
         """The store process reads them too."""
 
     def gauges(self) -> dict[str, float]:

@@ -16,10 +16,10 @@ class SessionsOfWorkers:
         """Every worker obeys the same order."""
         return []
 
-    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+    async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
         return []
 
-    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+    async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
         return []
 
 
@@ -30,7 +30,7 @@ class BackendBesideEngine:
         self._engine = engine
         self.sessions: SessionStore = SessionsOfWorkers(engine.sessions)
         self.start, self.stop, self.sweep = engine.start, engine.stop, engine.sweep
-        self.health, self.rules_changed, self.gauges = engine.health, engine.rules_changed, engine.gauges
+        self.health, self.reload_rules, self.gauges = engine.health, engine.reload_rules, engine.gauges
 
     @property
     def streams(self) -> StreamStore:

@@ -61,7 +61,7 @@ class SessionDoubts:
                 doubt = self._doubted.pop(row.sid, None)
                 if doubt is not None and row.kind is RowKind.ENDED:
                     earlier.append(doubt.row)
-        self._journal.note([*earlier, *rows])
+        self._journal.write_nowait([*earlier, *rows])
 
     def claim(self, worker: str, sids: Collection[str]) -> None:
         """It has come back with these."""
@@ -97,4 +97,4 @@ class SessionDoubts:
             elif doubt.unknown:
                 rows.append(Row(RowKind.ENDED, sid, now, sid=sid))
         if rows:
-            self._journal.note(rows)
+            self._journal.write_nowait(rows)

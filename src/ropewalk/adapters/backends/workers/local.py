@@ -48,10 +48,10 @@ class StoreFeed:
 
 
 class StoreSessions(NodeSessions):
-    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+    async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
         return []
 
-    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+    async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
         return []
 
 
@@ -82,8 +82,8 @@ class StoreBackend:
     async def sweep(self) -> None:
         await self._store.sweep()
 
-    def rules_changed(self) -> None:
-        self._store.memory.rules_changed()
+    def reload_rules(self) -> None:
+        self._store.memory.reload_rules()
 
     def gauges(self) -> dict[str, float]:
         return self._store.gauges()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ropewalk.core.roster import Roster
 from ropewalk.core.server_publications import presence_publication
-from ropewalk.model.messages import Registered, transient
+from ropewalk.model.messages import Registered, build_transient
 from ropewalk.model.presence import Member, PresenceEvent
 from ropewalk.model.shards import MemberContent, SeatContent
 from ropewalk.ports import Clock
@@ -82,7 +82,7 @@ class SharedPresence:
     def tell(self, events: list[PresenceEvent]) -> list[PresenceEvent]:
         if events:
             now = self._clock()
-            self._carry([transient(presence_publication(event), now) for event in events])
+            self._carry([build_transient(presence_publication(event), now) for event in events])
         return events
 
     def _settle(self, node: str, sid: str) -> None:

@@ -23,7 +23,7 @@ from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, FAILURE, NOTE,
 from ropewalk.model import closing as closings
 from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.messages import Position, Registered, RemoteDisconnect
-from ropewalk.model.session_log import DisconnectOrdered, SessionClosed
+from ropewalk.model.session_log import DisconnectRequested, SessionClosed
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted
 from ropewalk.ports import Journal, StreamStore
 
@@ -264,7 +264,7 @@ class StoreServer:
             del self._commands[order.identifier]
         ended += self._end_rest(before, order.reconnect)
         if self._journal is not None:
-            detail = wire.text(DisconnectOrdered(order.identifier, order.reconnect))
+            detail = wire.text(DisconnectRequested(order.identifier, order.reconnect))
             await self._journal.write([Row(RowKind.REVOKED, order.identifier, time.time(), detail=detail)])
         return ended
 
@@ -285,7 +285,7 @@ class StoreServer:
             self._store.sessions.end(sid, snapshot)
         if rest and self._journal is not None:
             detail = wire.text(SessionClosed(kept=False, reason=closings.REMOTE.reason, followed=True))
-            self._journal.note([Row(RowKind.DISCONNECTED, sid, time.time(), sid=sid, detail=detail) for sid, _ in rest])
+            self._journal.write_nowait([Row(RowKind.DISCONNECTED, sid, time.time(), sid=sid, detail=detail) for sid, _ in rest])
         return len(rest)
 
     async def _ask_all(
@@ -372,7 +372,7 @@ class StoreServer:
             self.carry_runs(runs)
 
         async def abandoned(limit: int, server_ends: bool) -> wire.EndedSessions:
-            return store.abandoned(limit, server_ends)
+            return store.take_abandoned(limit, server_ends)
 
         return {
             "append": streams.append,
@@ -386,7 +386,7 @@ class StoreServer:
             "peek": sessions.peek,
             "take": take,
             "revoke": revoke,
-            "expired": sessions.expired,
+            "expired": sessions.take_expired,
             "abandoned": abandoned,
             "renew": sessions.renew,
             "write": sessions.write,

@@ -18,7 +18,7 @@ from ropewalk.core.stats import Stats
 from ropewalk.model.errors import LimitReached
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
-from ropewalk.model.shards import OrderContent, Revocation, SessionContent, SessionGone, SessionOver, ShardItem
+from ropewalk.model.shards import EndedSession, ExpiredSession, PendingNotice, Revocation, SessionContent, ShardItem
 from ropewalk.ports import Clock
 
 logger = logging.getLogger("ropewalk.session")
@@ -142,9 +142,9 @@ class SharedSessions:
             ttl = 0.0
         return data, ttl
 
-    def untold(self, node: str, heard: Collection[str]) -> tuple[SessionTaken, ...]:
+    def untold(self, node: str, received: Collection[str]) -> tuple[SessionTaken, ...]:
         orders = self._untold.setdefault(node, {})
-        for sid in heard:
+        for sid in received:
             orders.pop(sid, None)
         return tuple(orders.values())
 
@@ -277,16 +277,16 @@ class SharedSessions:
             self._drop(session.sid, self._records[session.sid])
             for former in session.formers:
                 del self._successors[former]
-        gone = [SessionGone(until, self._gone_by[sid]) for sid, until in self._gone.items() if belongs(sid)]
+        gone = [EndedSession(until, self._gone_by[sid]) for sid, until in self._gone.items() if belongs(sid)]
         for each in gone:
-            self._gone.discard(each.order.sid)
-            del self._gone_by[each.order.sid]
-        over = [SessionOver(sid, data) for sid, data in self._over if belongs(sid)]
+            self._gone.discard(each.notice.sid)
+            del self._gone_by[each.notice.sid]
+        over = [ExpiredSession(sid, data) for sid, data in self._over if belongs(sid)]
         self._over = deque((sid, data) for sid, data in self._over if not belongs(sid))
         untold = ((node, order) for node, orders in self._untold.items() for order in orders.values())
-        orders = [OrderContent(node, order) for node, order in untold if belongs(order.sid)]
+        orders = [PendingNotice(node, order) for node, order in untold if belongs(order.sid)]
         for content in orders:
-            del self._untold[content.node][content.order.sid]
+            del self._untold[content.node][content.notice.sid]
         revoked = [
             Revocation(ids, at, self._revocations.deadline(ids) or 0.0, reconnect)
             for ids, (at, reconnect) in self._revoked.items()
@@ -299,11 +299,11 @@ class SharedSessions:
             case SessionContent(sid, ids, data, node, version, ttl, deadline, formers):
                 self._put(sid, _SessionRecord(ids, data, node, version, ttl, deadline, formers))
                 self._successors.update(dict.fromkeys(formers, sid))
-            case SessionGone(until, order):
+            case EndedSession(until, order):
                 self._forget_later(order, until)
-            case SessionOver(sid, data):
+            case ExpiredSession(sid, data):
                 self._put_over(sid, data)
-            case OrderContent(node, order):
+            case PendingNotice(node, order):
                 self._untold.setdefault(node, {})[order.sid] = order
             case Revocation(ids, at, until, reconnect):
                 self._revoked[ids] = max((at, reconnect), self._revoked.get(ids, (0.0, True)))

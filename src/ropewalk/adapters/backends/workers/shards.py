@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.core.ring import place_of
-from ropewalk.model.journal import Row, RowKind, publication_detail
+from ropewalk.model.journal import Row, RowKind, encode_publication_detail
 from ropewalk.model.messages import MessageFields, Position, Registered
 from ropewalk.model.shards import (
+    ExpiredSession,
     MemberContent,
     ProducerContent,
     SessionContent,
-    SessionOver,
     ShardItem,
     StreamContent,
     UidContent,
@@ -141,7 +141,7 @@ def _size(item: ShardItem) -> int:
     match item:
         case StreamContent():
             return _OVERHEAD + sum(_OVERHEAD + len(message.payload) for message in item.messages)
-        case SessionContent() | SessionOver():
+        case SessionContent() | ExpiredSession():
             return _OVERHEAD + len(item.data)
         case ProducerContent():
             return _OVERHEAD * (1 + len(item.positions))
@@ -171,7 +171,7 @@ def _row(
         uids.get((content.stream, position), fields.uid),
         message.exclude_socket,
         message.broadcast_type,
-        detail=publication_detail(fields.ts_producer),
+        detail=encode_publication_detail(fields.ts_producer),
         producer=producer,
         sequence=sequence,
     )

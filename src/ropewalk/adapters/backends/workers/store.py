@@ -89,14 +89,14 @@ class SharedStore:
         # What it appends is all that it publishes: no run ever comes this way.
         await self.memory.feed.start(cast(Deliver, self.carrier.carry), _nobody)
 
-    def renew(self, node: str, ttl: float, heard: Collection[str]) -> Renewal:
+    def renew(self, node: str, ttl: float, received: Collection[str]) -> Renewal:
         now = self.clock()
         number, until = self._leases.get(node, (0, 0.0))
         if until <= now:
             self.end_lease(node)
             number, self._next_lease = self._next_lease, self._next_lease + 1
         self._leases[node] = number, now + ttl
-        return Renewal(number, self.sessions.untold(node, heard))
+        return Renewal(number, self.sessions.untold(node, received))
 
     async def sweep(self) -> None:
         now = self.clock()
@@ -119,7 +119,7 @@ class SharedStore:
             "presence_members": self.presence.roster.members,
         }
 
-    def abandoned(self, limit: int, server_ends: bool) -> list[tuple[str, SessionSnapshot]]:
+    def take_abandoned(self, limit: int, server_ends: bool) -> list[tuple[str, SessionSnapshot]]:
         """Sessions of whose end a node that stops tells the application: those that are over, and when the whole server ends
         without a journal, also those that are kept. Nobody can come back to them."""
         if server_ends and self._journal is None:
@@ -154,7 +154,7 @@ async def _nobody(order: RemoteDisconnect) -> int:
 class NodeSessions:
     """Implements `ports.SessionStore` and `ports.Leases` for one node."""
 
-    near = True
+    same_host = True
 
     def __init__(self, store: SharedStore, node: str) -> None:
         self._store = store
@@ -176,14 +176,14 @@ class NodeSessions:
     async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
         return self._sessions.revoke(ids, reconnect)
 
-    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+    async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
         return self._sessions.expired(limit)
 
-    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
-        return self._store.abandoned(sys.maxsize, server_ends=False)
+    async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+        return self._store.take_abandoned(sys.maxsize, server_ends=False)
 
-    async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
-        return self._store.renew(self._node, ttl, heard)
+    async def renew(self, ttl: float, received: Collection[str]) -> Renewal:
+        return self._store.renew(self._node, ttl, received)
 
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
         return [taken for write in sessions if (taken := self._sessions.write(self._node, write))]

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ropewalk.model import errors
-from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary, steps
+from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary, split_at_gaps
 from ropewalk.model.journal import Row
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
@@ -162,7 +162,7 @@ def pieces(answer: Replay | Gap) -> HistoryPieces:
         HistoryPiece(each.stream, each.epoch, each.tip, each.messages, each.reason.value, each.oldest)
         if isinstance(each, Gap)
         else HistoryPiece(each.stream, each.epoch, each.tip, each.messages, more=each.more)
-        for each in steps(answer)
+        for each in split_at_gaps(answer)
     ]
 
 

@@ -159,14 +159,14 @@ class ArrowJournal:
 
     async def write(self, rows: Sequence[Row]) -> None:
         if self.instant or not rows:
-            self.note(rows)
+            self.write_nowait(rows)
             return
         answer = asyncio.get_running_loop().create_future()
         if not self._writer.hand_over(rows, answer):
             raise Unavailable(self._writer.failure or "the journal cannot keep up")
         await answer
 
-    def note(self, rows: Sequence[Row]) -> None:
+    def write_nowait(self, rows: Sequence[Row]) -> None:
         if rows and not self._writer.hand_over(rows):
             self._writer.drop(rows, self._writer.failure or "the journal cannot keep up")
 
@@ -176,7 +176,7 @@ class ArrowJournal:
     def read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncIterator[bytes]:
         return self._reader.read(shard, first, end, max_bytes)
 
-    def archived(self, positions: dict[int, int]) -> None:
+    def mark_archived(self, positions: dict[int, int]) -> None:
         for shard in positions:
             if not 0 <= shard < len(self._logs):
                 raise BadRequest(f"there is no shard {shard}")
@@ -194,8 +194,8 @@ class ArrowJournal:
     async def move(self, name: str, marks: Marks) -> Consumer:
         return await asyncio.to_thread(self._consumers.move, name, marks)
 
-    async def forget(self, name: str) -> bool:
-        return await asyncio.to_thread(self._consumers.forget, name)
+    async def remove(self, name: str) -> bool:
+        return await asyncio.to_thread(self._consumers.remove, name)
 
     def health(self) -> str:
         return self._writer.failure

@@ -62,7 +62,7 @@ class Consumers:
     def move(self, name: str, marks: Marks) -> Consumer:
         return self._change(name, lambda own: moved(own, marks))
 
-    def forget(self, name: str) -> bool:
+    def remove(self, name: str) -> bool:
         with self._changing:
             if name not in self._known and self._path(name) not in self._unreadable:
                 return False

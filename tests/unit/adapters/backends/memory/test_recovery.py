@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
-from ropewalk.model.history import Gap, GapReason, Replay, steps
+from ropewalk.model.history import Gap, GapReason, Replay, split_at_gaps
 from ropewalk.model.journal import Recovered, Row, RowKind, StreamTip
 from ropewalk.model.messages import LAST_KSUID, Position, Publication, Receipt
 from ropewalk.model.rules import StreamRules
@@ -110,7 +110,7 @@ async def test_since_reports_a_gap_if_messages_may_be_missing(subtests: pytest.S
             backend = recovered(clock, Recovered(tips=tips, rows=rows_of_a(clock, offsets)))
             answer = await backend.streams.since("a", clock.now - 2)
             assert isinstance(answer, Gap) is gap
-            kept = [message.offset for step in steps(answer) for message in step.messages]
+            kept = [message.offset for step in split_at_gaps(answer) for message in step.messages]
             assert kept == list(offsets)
 
 

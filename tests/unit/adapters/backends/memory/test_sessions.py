@@ -40,7 +40,7 @@ async def test_oldest_sessions_are_dropped_when_the_total_size_is_too_large() ->
     assert backend.gauges()["sessions_kept_bytes"] <= 10_000
     left = [sid for sid in "abcde" if await backend.sessions.peek(sid) is not None]
     assert left == ["c", "d", "e"]
-    assert [sid for sid, _ in await backend.sessions.expired(10)] == ["a", "b"]
+    assert [sid for sid, _ in await backend.sessions.take_expired(10)] == ["a", "b"]
     assert stats.refusals[Refusal.SESSIONS_FULL] == 2
     for sid in left:
         await backend.sessions.take(sid)
@@ -54,5 +54,5 @@ async def test_expired_sessions_are_bounded_too() -> None:
         await backend.sessions.save(str(number), SessionSnapshot("x" * 2000, {}), 10)
         clock.advance(10)
         await backend.sweep()
-    given = await backend.sessions.expired(100)
+    given = await backend.sessions.take_expired(100)
     assert (len(given), stats.app_disconnects_dropped) == (4, 46)

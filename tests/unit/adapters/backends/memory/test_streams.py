@@ -87,7 +87,7 @@ async def test_changed_rules_reach_every_stream_and_keep_positions() -> None:
     for _ in range(3):
         await backend.streams.append([Publication(name, b"1") for name in names])
     rulebook.replace(StreamRules(history_limit=1, history_ttl=100.0))
-    backend.rules_changed()
+    backend.reload_rules()
     assert await left_after_each_turn(backend, "history_messages") == [3 * len(names), SWEPT_AT_ONCE + 3, len(names)]
     [registered] = await backend.streams.append([Publication(names[0], b"1")])
     assert registered.offset == 4
@@ -101,7 +101,7 @@ async def test_history_switched_off_and_on_starts_at_the_current_offset() -> Non
     async def publish_under(limit: int) -> tuple[int, int]:
         """The oldest kept offset and the tip, after one more publication."""
         rulebook.replace(StreamRules(history_limit=limit, history_ttl=100.0))
-        backend.rules_changed()
+        backend.reload_rules()
         await backend.sweep()
         await backend.streams.append([Publication("a", b"1")])
         page = await backend.streams.page("a", 0, 10)

@@ -149,7 +149,7 @@ async def test_backup_includes_consumers_producers_and_archived_positions(tmp_pa
             await journal.write([publication("a", offset, at=clock())])
             clock.advance(10)
         await journal.pin("reader", {0: ShardMark("e", 3)})
-        journal.archived({0: 20})
+        journal.mark_archived({0: 20})
         await journal.sweep()
         await journal.move("reader", {0: ShardMark("e", 20)})
         await journal.sweep()

@@ -45,7 +45,7 @@ async def test_consumer_positions_survive_a_kill(tmp_path: Path) -> None:
         await journal.pin("a", mark(4))
         await journal.move("a", mark(5))
         await journal.pin("gone", mark(1))
-        assert await journal.forget("gone")
+        assert await journal.remove("gone")
         before = journal.consumers()
         copy = as_if_killed(tmp_path / "alive", tmp_path / "killed")
     async with running(copy, clock, **OPTIONS) as (journal, _):
@@ -87,7 +87,7 @@ async def test_deleted_consumer_does_not_hold_rows(tmp_path: Path) -> None:
     async with running(tmp_path, clock, **OPTIONS) as (journal, _):
         await journal.pin("done", mark(0))
         await fill(journal, clock, 30)
-        await journal.forget("done")
+        await journal.remove("done")
         await journal.sweep()
         assert journal.spans()[0].first > 0
 
@@ -184,7 +184,7 @@ async def test_consumer_with_a_damaged_file_can_be_deleted_and_expires(tmp_path:
         async with running(tmp_path / end, clock, **OPTIONS) as (journal, _):
             await fill(journal, clock, 30)
             if end == "forgotten":
-                assert await journal.forget("a")
+                assert await journal.remove("a")
                 assert not path.exists()
             clock.advance(0 if end == "forgotten" else TTL)
             await journal.sweep()

@@ -22,7 +22,7 @@ async def live(directory: Path, clock: ManualClock, rows: int, copy: Path) -> st
     """Writes a generation of so many rows and copies it without a stop. Returns its epoch."""
     async with running(directory, clock, **OPTIONS) as (journal, _):
         end = journal.spans()[-1].end
-        journal.note([publication("a", offset, at=clock.now) for offset in range(1, rows + 1)])
+        journal.write_nowait([publication("a", offset, at=clock.now) for offset in range(1, rows + 1)])
         while journal.spans()[-1].end < end + rows:
             await journal.sweep()
         as_if_killed(directory, copy)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ropewalk.model.errors import Unavailable, UserMistake
-from ropewalk.model.journal import GENERATION_BITS, Recovered, RowKind, StreamTip, holes_of
+from ropewalk.model.journal import GENERATION_BITS, Recovered, RowKind, StreamTip, find_holes
 from ropewalk.testing.clock import ManualClock
 from tests.journals import EVER, QuickDisk, as_if_killed, by_shard, made, publication, read_all, running, session
 
@@ -112,7 +112,7 @@ async def test_torn_end_without_a_commit_log_counts_as_lost_rows(tmp_path: Path)
 async def test_kill_with_memory_durability_starts_new_epochs_and_keeps_sessions(tmp_path: Path) -> None:
     directory = tmp_path / "alive"
     async with running(directory, ManualClock(), durability="memory") as (journal, _):
-        journal.note([publication("a", 1), session("sid")])
+        journal.write_nowait([publication("a", 1), session("sid")])
     async with running(directory, ManualClock(), durability="memory") as (_, recovered):
         assert tips(recovered) == {"a": 1}
         copy = as_if_killed(directory, tmp_path / "killed")
@@ -299,7 +299,7 @@ async def test_segments_behind_a_damaged_one_are_still_read(tmp_path: Path) -> N
     async with running(tmp_path, clock, shards=1) as (journal, recovered):
         assert recovered.reset_shards == (0,)
         assert len((await read_all(journal))[0]) == 65 * 50 - 50
-        (hole,) = holes_of(journal.spans())
+        (hole,) = find_holes(journal.spans())
         assert (hole.first, hole.end) == (int(bad.stem), int(bad.stem) + 50)
         assert f"positions {hole.first} to {hole.end - 1} " in recovered.notes[0]
 

@@ -13,7 +13,7 @@ from ropewalk.adapters.journals.arrow.maintenance import verify
 from ropewalk.adapters.journals.arrow.records import NAMES
 from ropewalk.adapters.journals.arrow.repair import Repaired, repair
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import GENERATION_BITS, ShardSpan, holes_of
+from ropewalk.model.journal import GENERATION_BITS, ShardSpan, find_holes
 from ropewalk.testing.clock import ManualClock
 from tests.journals import QuickDisk, as_if_killed, publication, read_all, running
 from tests.unit.adapters.journals.arrow.damaged_journal import WRITES, FakeArchive, KilledJournal, check_progress, holes
@@ -96,7 +96,7 @@ async def test_hole_at_the_beginning_of_a_shard_is_reported_after_every_start_an
         async with running(damaged.directory, ManualClock()) as (journal, recovered):
             assert recovered.reset_shards == ((1,) if start == 0 else ())
             assert [f"positions 0 to {end - 1} " in note for note in recovered.notes] == ([True] if start == 0 else [])
-            (hole,) = holes_of(journal.spans())
+            (hole,) = find_holes(journal.spans())
             assert (hole.shard, hole.first, hole.end) == (1, 0, end)
             assert (journal.gauges()["journal_holes"], journal.gauges()["journal_hole_rows"]) == (1, end)
             spans = spans or journal.spans()
@@ -109,7 +109,7 @@ async def test_hole_at_the_beginning_of_a_shard_is_reported_after_every_start_an
     assert damaged.repair(damaged.archive.rows).filled_rows == end
     assert damaged.verify().whole
     async with running(damaged.directory, ManualClock()) as (journal, recovered):
-        assert (recovered.reset_shards, recovered.notes, holes_of(journal.spans())) == ((), (), [])
+        assert (recovered.reset_shards, recovered.notes, find_holes(journal.spans())) == ((), (), [])
         assert (await read_all(journal))[1] == damaged.rows[1]
 
 
@@ -119,15 +119,15 @@ async def test_rows_removed_by_retention_are_not_a_hole_and_retention_removes_ho
     clock = ManualClock(1_000_000.0 + WRITES)
     options: dict[str, Any] = {"retention": WRITES / 2, "for_archive": False}
     async with running(damaged.directory, clock, **options) as (journal, _):
-        assert [hole.first for hole in holes_of(journal.spans())] == [0]
+        assert [hole.first for hole in find_holes(journal.spans())] == [0]
         await journal.sweep()
         assert all(span.first > 0 for span in journal.spans()), "retention removed nothing"
-        assert holes_of(journal.spans()) == []
+        assert find_holes(journal.spans()) == []
         killed = as_if_killed(damaged.directory, damaged.directory.with_name("killed again"))
     for directory in (damaged.directory, killed):
         assert verify(directory, check_progress).holes == []
         async with running(directory, clock, **options) as (journal, recovered):
-            assert (recovered.reset_shards, recovered.notes, holes_of(journal.spans())) == ((), (), [])
+            assert (recovered.reset_shards, recovered.notes, find_holes(journal.spans())) == ((), (), [])
 
 
 async def test_lost_generation_is_a_hole_until_retention_removes_newer_rows(
@@ -140,10 +140,10 @@ async def test_lost_generation_is_a_hole_until_retention_removes_newer_rows(
         for offset in range(1, 40):
             await journal.write([publication(f"stream {each}", offset, at=clock()) for each in range(9)])
         await journal.sweep()
-        assert [hole.shard for hole in holes_of(journal.spans())] == [1]
+        assert [hole.shard for hole in find_holes(journal.spans())] == [1]
         clock.advance(1000)
         await journal.sweep()
-        assert holes_of(journal.spans()) == []
+        assert find_holes(journal.spans()) == []
         lost_end = len(damaged.rows[1])
         assert (lost_end, lost_end) in [(span.first, span.end) for span in journal.spans() if span.shard == 1]
     assert damaged.verify().holes == []
@@ -199,7 +199,7 @@ async def test_stray_files_are_reported_and_no_row_is_lost(
                 async with running(damaged.directory, ManualClock()) as (journal, recovered):
                     assert recovered.reset_shards == () or rebuilt
                     assert all(any(str(stray) in note for note in recovered.notes) for stray in strays)
-                    assert holes_of(journal.spans()) == []
+                    assert find_holes(journal.spans()) == []
                     assert await read_all(journal) == damaged.rows
             assert [stray.read_bytes() for stray in strays] == data
 

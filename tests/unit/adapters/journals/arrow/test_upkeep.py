@@ -64,12 +64,12 @@ async def test_old_rows_are_kept_until_they_are_archived(tmp_path: Path) -> None
         clock.advance(1000)
         await journal.sweep()
         assert journal.spans()[0].first == 0
-        journal.archived({0: 10})
+        journal.mark_archived({0: 10})
         await journal.sweep()
         first = journal.spans()[0].first
         assert 0 < first <= 10
         assert journal.gauges()["journal_lost_rows"] == 0
-        journal.archived({0: 30})
+        journal.mark_archived({0: 30})
         await journal.sweep()
         assert first < journal.spans()[0].first < 30  # the last segment is never removed
     async with running(tmp_path, clock, shards=1) as (journal, recovered):
@@ -82,7 +82,7 @@ async def test_recent_rows_are_kept_after_they_are_archived(tmp_path: Path) -> N
     clock = ManualClock()
     async with running(tmp_path, clock, shards=1, segment_size=SEGMENT_BYTES, retention=1000.0) as (journal, _):
         await fill(journal, clock, 30)
-        journal.archived({0: 30})
+        journal.mark_archived({0: 30})
         await journal.sweep()
         assert journal.spans()[0].first == 0
 
@@ -117,7 +117,7 @@ async def test_segment_that_survived_its_removal_is_removed_at_the_next_start(tm
         await fill(journal, clock, 30)
         oldest = sorted(tmp_path.rglob("*.arrow"))[0]
         kept = oldest.read_bytes()
-        journal.archived({0: 30})
+        journal.mark_archived({0: 30})
         await journal.sweep()
         assert not oldest.exists()
     oldest.write_bytes(kept)
@@ -132,7 +132,7 @@ async def test_old_segments_are_removed_from_a_full_disk(tmp_path: Path) -> None
     async with running(tmp_path, clock, shards=1, segment_size=SEGMENT_BYTES, retention=10.0, disk=disk) as (journal, _):
         await fill(journal, clock, 30)
         await journal.sweep()
-        journal.archived({0: 30})
+        journal.mark_archived({0: 30})
         disk.refused = 1
         await journal.sweep()
         assert journal.spans()[0].first > 0
@@ -150,7 +150,7 @@ async def test_damaged_segment_is_not_sealed_and_its_hole_is_recorded(tmp_path: 
         data[data.index(b"a 2")] ^= 1
         segment.write_bytes(data)
         await fill(journal, clock, 10, 4)
-        journal.archived({0: 13})
+        journal.mark_archived({0: 13})
         await journal.sweep()
         assert [(span.first, span.end) for span in journal.spans()] == [(0, 1), (2, 13)]
         await journal.sweep()

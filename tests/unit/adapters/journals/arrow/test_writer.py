@@ -127,9 +127,9 @@ async def test_unacknowledged_rows_are_kept_while_the_disk_is_full_and_written_i
     disk = NarrowDisk()
     async with running(tmp_path, ManualClock(), shards=1, disk=disk) as (journal, _):
         disk.room = 0
-        journal.note([session("one")])
+        journal.write_nowait([session("one")])
         await until(lambda: bool(journal.health()))
-        journal.note([session("two")])
+        journal.write_nowait([session("two")])
         disk.room = float("inf")
         await journal.write([publication("a", 1)])
         assert [row.key for row in (await read_all(journal))[0].values()] == ["one", "two", "a"]
@@ -140,9 +140,9 @@ async def test_full_queue_drops_unacknowledged_rows_and_refuses_writes(tmp_path:
     disk = NarrowDisk()
     async with running(tmp_path, ManualClock(), disk=disk, queue_size=10_000) as (journal, _):
         disk.room = 0
-        journal.note([session("one", detail="x" * 6000)])
+        journal.write_nowait([session("one", detail="x" * 6000)])
         await until(lambda: bool(journal.health()) and journal.gauges()["journal_queue_rows"] == 1)
-        journal.note([session("two", detail="x" * 6000)])
+        journal.write_nowait([session("two", detail="x" * 6000)])
         assert journal.gauges()["journal_dropped_rows"] == 1
         with pytest.raises(Unavailable):
             await journal.write([publication("a", 1, b"x" * 6000)])
