@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 
 from ropewalk.adapters.apps.rpc import messages as wire
-from ropewalk.adapters.apps.rpc import protobuf
+from ropewalk.adapters.apps.rpc.grpc import decode_protobuf, encode_protobuf
 from tests.rpc_backend import Backend, respond
 
 HOST = "127.0.0.1"
@@ -93,8 +93,8 @@ class GrpcServer(_Server):
             metadata = dict(context.invocation_metadata())
             self.seen.append({**metadata, "method": method.name})
             try:
-                request = protobuf.decode(body, method.request)
-                return protobuf.encode(await respond(self.backend, request, metadata.get("sid", "")))
+                request = decode_protobuf(body, method.request)
+                return encode_protobuf(await respond(self.backend, request, metadata.get("sid", "")))
             except Refusal as refusal:
                 await context.abort(getattr(grpc.StatusCode, refusal.code), "refused")
             except NotImplementedError:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from benchmarks.pipeline.rows import EPOCH, archive_rows
 from benchmarks.report import Bar, Figure, figure, milliseconds
 from benchmarks.sizes import Sizes
-from ropewalk.adapters.archives import DeltaArchive
+from ropewalk.adapters.archives.delta import DeltaArchive
 from ropewalk.adapters.archives.parquet_index import COLUMNS
 from ropewalk.core.ring import shard_of
 from ropewalk.pipeline.archive.layout import Written, write_file

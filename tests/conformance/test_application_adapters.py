@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.adapters.apps.python import PythonApplication
+from ropewalk.adapters.apps.python.application import PythonApplication
 from ropewalk.adapters.apps.rpc.calls import Calls
 from ropewalk.adapters.apps.rpc.grpc import GrpcApplication
 from ropewalk.adapters.apps.rpc.http import HttpApplication

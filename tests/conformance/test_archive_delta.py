@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.adapters.archives import DeltaArchive
+from ropewalk.adapters.archives.delta import DeltaArchive
 from ropewalk.adapters.journals.arrow import ArrowJournal
 from ropewalk.model.journal import Row, RowKind, encode_publication_detail
 from ropewalk.model.limits import JournalLimits

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.adapters.archives import DeltaArchive
+from ropewalk.adapters.archives.delta import DeltaArchive
 from ropewalk.engine.tiered import TieredBackend
 from ropewalk.ports import Backend
 from ropewalk.testing.backend_feed import FeedConformance

@@ -22,7 +22,7 @@ from ropewalk.model.nesting import MAX_DEPTH
 from ropewalk.protocol import cable_json
 from ropewalk.protocol.event_ids import LastEventId
 from ropewalk.protocol.publications import PublicationLimits, decode, decode_gently
-from ropewalk.protocol.sse_request import subscriptions_of_body
+from ropewalk.protocol.sse import subscriptions_of_body
 
 TOO_DEEP = [MAX_DEPTH + 1, 500, 980, 20_000]
 STACK = 500  # frames on Python's stack that must not change the result

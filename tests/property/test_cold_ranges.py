@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.adapters.archives import DeltaArchive
+from ropewalk.adapters.archives.delta import DeltaArchive
 from ropewalk.model.history import ColdPiece
 from ropewalk.model.messages import Registered
 from ropewalk.pipeline.archive import compact

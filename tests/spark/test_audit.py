@@ -19,9 +19,8 @@ from ropewalk.pipeline.archive import compact
 from ropewalk.pipeline.archive.layout import TABLE, partitioned, write_file
 from ropewalk.pipeline.archive.log import append
 from ropewalk.pipeline.context import Context, Place
-from ropewalk.pipeline.jobs.audit import AuditReport, report_of
+from ropewalk.pipeline.jobs.audit import COMPARED, AuditReport, report_of
 from ropewalk.pipeline.journal_client import JournalState
-from ropewalk.pipeline.transforms.audit import COMPARED
 from tests.archive_writer import Scribe, message
 
 ARCHIVED = 40

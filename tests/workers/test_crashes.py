@@ -125,9 +125,9 @@ async def test_server_can_be_started_again_right_after_its_supervisor_was_killed
 
 WATCHED_CLOSELY = """
 import sys
-from ropewalk.app import hang_watch
+from ropewalk.app import supervisor
 from ropewalk.cli.main import main
-hang_watch.LOOK_SECONDS = 2.0
+supervisor.LOOK_SECONDS = 2.0
 sys.exit(main())
 """
 """A server that kills a worker after 12 seconds without an answer, not after 30."""

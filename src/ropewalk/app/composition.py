@@ -9,15 +9,13 @@ from ropewalk.adapters.apps.authenticators import JwtAuthenticator, NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
-from ropewalk.adapters.endpoints.broky_clients import BrokyClients
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
+from ropewalk.adapters.endpoints.broky_shared import BrokyClients
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.http_requests import HttpRequest
 from ropewalk.adapters.endpoints.http_responses import HttpResponse, encode_fields
-from ropewalk.adapters.endpoints.operations import OperationsEndpoint
+from ropewalk.adapters.endpoints.operations import OperationsEndpoint, RestEndpoint, RingEndpoint
 from ropewalk.adapters.endpoints.publish import PublishEndpoint
-from ropewalk.adapters.endpoints.rest import RestEndpoint
-from ropewalk.adapters.endpoints.ring import RingEndpoint
 from ropewalk.adapters.endpoints.routes import ANY, HttpAnswer, HttpRoute
 from ropewalk.adapters.endpoints.shared_port import SharedPort
 from ropewalk.adapters.endpoints.sse import SseEndpoint

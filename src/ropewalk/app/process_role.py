@@ -15,7 +15,6 @@ import msgspec
 from ropewalk.app import embedded_nats
 from ropewalk.app.settings import Settings, SettingsCopy
 from ropewalk.app.settings.sections import BroadcastSettings
-from ropewalk.app.worker_share import share_of_worker
 
 VARIABLE = "_ROPEWALK_ROLE"
 STORE_SOCKET = "store.sock"
@@ -152,3 +151,24 @@ def _of_a_worker(role: Role, settings: Settings) -> Settings:
 def _broadcasting(settings: Settings, without: frozenset[str]) -> BroadcastSettings:
     chosen = settings.broadcast.broadcast_adapter
     return replace(settings.broadcast, broadcast_adapter=tuple(name for name in chosen if name not in without))
+
+
+def share_of_worker(settings: Settings, workers: int) -> Settings:
+    """What the application is asked to bear, and how fast clients come, does not grow with the number of workers. Shares
+    are rounded up, so that nobody's is nothing; 0 stays "no limit"."""
+    app, operations, limits = settings.app, settings.operations, settings.limits
+    return replace(
+        settings,
+        app=replace(
+            app,
+            rpc_concurrency=_share(app.rpc_concurrency, workers),
+            disconnect_rate=_share(app.disconnect_rate, workers),
+            disconnect_backlog_size=_share(app.disconnect_backlog_size, workers),
+        ),
+        limits=replace(limits, conn_rate_per_address=_share(limits.conn_rate_per_address, workers)),
+        operations=replace(operations, reconnect_rate=_share(operations.reconnect_rate, workers)),
+    )
+
+
+def _share(whole: int, workers: int) -> int:
+    return -(-whole // workers)

@@ -32,9 +32,9 @@ JOURNALS = {
 }
 JOURNAL_FILES = {"journal": "ropewalk.adapters.journals.arrow.maintenance:JournalFiles"}
 ROW_READERS = {"journal": "ropewalk.adapters.staging.arrow:ArrowRows"}
-ARCHIVES = {"archive": "ropewalk.adapters.archives:DeltaArchive"}
+ARCHIVES = {"archive": "ropewalk.adapters.archives.delta:DeltaArchive"}
 APPLICATIONS = {
-    "python": "ropewalk.adapters.apps.python:PythonApplication",
+    "python": "ropewalk.adapters.apps.python.application:PythonApplication",
     "python app": "ropewalk.adapters.apps.python.loader:load_from",
     "calls": "ropewalk.adapters.apps.rpc.calls:Calls",
     "http": "ropewalk.adapters.apps.rpc.http:HttpApplication",

@@ -11,10 +11,11 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -26,7 +27,7 @@ from ropewalk.adapters.endpoints.sockets import (
     inherited_sockets,
     reserved_sockets,
 )
-from ropewalk.app import embedded_nats, hang_watch, logs
+from ropewalk.app import embedded_nats, logs
 from ropewalk.app.addresses import addresses_of
 from ropewalk.app.child_process import Child, KeptProcess, noticed
 from ropewalk.app.control_channel import ProcessOrder
@@ -59,7 +60,7 @@ class Supervisor:
         self._store = KeptProcess(self._launch_store)
         self._kept: list[KeptProcess] = []
         self._workers: list[KeptProcess] = []
-        self._watch = hang_watch.HangWatch[Child]()
+        self._watch = HangWatch[Child]()
         self._last_number = 0
         self._stop_signals = StopSignals()
         self._hung_up = asyncio.Event()
@@ -142,13 +143,13 @@ class Supervisor:
     def _ask_workers(self) -> None:
         """Again and again. Workers that still start are not asked, nor those that were replaced: `_retire` bounds their end."""
         loop = asyncio.get_running_loop()
-        loop.call_later(hang_watch.LOOK_SECONDS, self._ask_workers)
+        loop.call_later(LOOK_SECONDS, self._ask_workers)
         serving = [worker.child for worker in self._workers if worker.child is not None and worker.child.serves]
         for child in self._watch.look(loop.time(), {child: child.answers for child in serving}):
             logger.error(
                 "%s hangs, and is killed",
                 child.name,
-                extra={"pid": child.pid, "seconds": hang_watch.LOOK_SECONDS * hang_watch.MOST_UNANSWERED},
+                extra={"pid": child.pid, "seconds": LOOK_SECONDS * MAX_UNANSWERED},
             )
             child.signal(signal.SIGKILL)
         for child in serving:
@@ -290,3 +291,52 @@ def _pipe() -> Iterator[tuple[int, int]]:
     finally:
         for end in ends:
             os.close(end)
+
+
+# --- hanging workers -------------------------------------------------------------------------------------------------
+
+WatchedWorker = TypeVar("WatchedWorker", bound=Hashable)
+
+LOOK_SECONDS = 5.0
+"""Between two looks, at each of which every worker is asked."""
+
+MAX_UNANSWERED = 6
+"""Questions in a row without an answer, after which a worker hangs: 30 seconds."""
+
+LATE_LOOKS = 2
+"""A look that comes so many times later than it should: the supervisor itself did not run, and nobody else is to blame."""
+
+
+class _Silence(NamedTuple):
+    answers: int
+    unanswered: int
+
+
+class HangWatch(Generic[WatchedWorker]):
+    """`look` every LOOK_SECONDS, and after that ask all workers. `now` is of a clock that only goes forward."""
+
+    def __init__(self) -> None:
+        self._silences: dict[WatchedWorker, _Silence] = {}
+        self._last_look: float | None = None
+        self._spared = False
+
+    def look(self, now: float, answers: Mapping[WatchedWorker, int]) -> list[WatchedWorker]:
+        """Those that hang, of all workers that serve. `answers`: how many each has given since its start."""
+        late = self._last_look is not None and now - self._last_look > LATE_LOOKS * LOOK_SECONDS
+        self._last_look = now
+        former = {} if late else self._silences
+        self._silences = {worker: _next(former.get(worker), given) for worker, given in answers.items()}
+        unanswered = [silence.unanswered for silence in self._silences.values()]
+        if not all(unanswered):
+            self._spared = False
+        elif max(unanswered, default=0) >= MAX_UNANSWERED and not self._spared:
+            # Nobody answers: more likely it is the machine. If not, they hang after as many questions once more.
+            self._spared = True
+            self._silences = {worker: _Silence(given, 0) for worker, given in answers.items()}
+        return [worker for worker, silence in self._silences.items() if silence.unanswered >= MAX_UNANSWERED]
+
+
+def _next(former: _Silence | None, answers: int) -> _Silence:
+    if former is None or former.answers != answers:
+        return _Silence(answers, 0)
+    return _Silence(answers, former.unanswered + 1)

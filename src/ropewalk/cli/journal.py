@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ropewalk.app import journal_reference, maintenance
+from ropewalk.app.journal import back_up_journal, repair_journal, verify_journal
 from ropewalk.app.settings import load
 from ropewalk.cli.progress import ProgressLine
 from ropewalk.model.errors import Unavailable, UserMistake
 
 if TYPE_CHECKING:
     from ropewalk.adapters.journals.arrow.maintenance import JournalReport
+
+from typing import get_args
+
+from ropewalk.model.journal import COLUMNS, GENERATION_BITS, Column, RowKind, ShardMark, ShardSpan
 
 SUMMARY = "verify, repair or back up the journal of a server, or list its columns"
 SHOWN_HOLES = 50
@@ -32,7 +36,7 @@ STATE_MEANS = (
 def run(argv: list[str]) -> int:
     wanted = _parser().parse_args(argv)
     if wanted.action == "columns":
-        print(journal_reference.as_markdown() if wanted.format == "markdown" else journal_reference.as_table(), end="")
+        print(as_markdown() if wanted.format == "markdown" else as_table(), end="")
         return 0
     settings = load([], os.environ)
     data_dir = Path(wanted.directory or settings.journal.data_dir)
@@ -71,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _verify(data_dir: Path, format: str) -> int:
     with _progress("verified") as progress:
-        report = maintenance.verify(data_dir, progress)
+        report = verify_journal(data_dir, progress)
     if format == "json":
         print(msgspec.json.encode({**msgspec.structs.asdict(report), "whole": report.whole}).decode())
     else:
@@ -105,7 +109,7 @@ def _table(report: "JournalReport", data_dir: Path) -> list[str]:
 
 def _repair(data_dir: Path, archive_dir: str) -> int:
     with _progress("read") as progress:
-        repaired = maintenance.repair(data_dir, archive_dir, progress)
+        repaired = repair_journal(data_dir, archive_dir, progress)
     if repaired.rebuilt:
         print("the journal's metadata was rebuilt; every stream begins a new epoch at the next start")
     for path in repaired.kept:
@@ -131,7 +135,7 @@ def _repair(data_dir: Path, archive_dir: str) -> int:
 
 def _back_up(data_dir: Path, destination: Path) -> int:
     with _progress("copied") as progress:
-        copied = maintenance.back_up(data_dir, destination, progress)
+        copied = back_up_journal(data_dir, destination, progress)
     print(f"copied to {destination}: {copied.rows} rows of {copied.shards} shards, {copied.bytes} bytes")
     if copied.hole_rows:
         warning = f"rows lost in the journal itself: {copied.hole_rows}; see `ropewalk journal verify {data_dir}`"
@@ -145,3 +149,75 @@ def _dated(data_dir: Path) -> Path:
 
 def _progress(verb: str) -> ProgressLine:
     return ProgressLine(lambda done, total: f"{verb} {done >> 20} of {total >> 20} MiB")
+
+
+PAGE = f"""\
+# Rows of the journal
+
+<!-- Drawn from the code by `ropewalk journal columns --format markdown`. Change it there. -->
+
+What the [journal](journal.md) and the [archive](../topics/archive.md) hold of each row, and how places in the journal are
+written. The [Spark format](spark.md) has the same columns.
+
+## Columns
+
+In this order, in segments, in what the server answers to readers, and in files of the archive. Every column is nullable in the
+Arrow schema. Those marked *always* have a value in every row that the server writes; the others are null in rows that have
+nothing for them.
+
+| column | Arrow type | | meaning |
+|---|---|---|---|
+{{columns}}
+A [body of rows](journal.md#stage) to publish may have {{sent}}.
+
+## Events
+
+The column `event`. Every row that is not a publication tells of a session or of a member. Readers pass over events that they do
+not know.
+
+| `event` | when |
+|---|---|
+{{events}}
+## Generations
+
+Positions of a shard are dense. A generation is one unbroken run of them; a new one begins after rows were lost by damage. The
+nth generation of a shard begins at position n × 2^{GENERATION_BITS}, counted from 0, so that a position tells its generation.
+Its name is called `epoch`.
+
+A span is a range of positions of one generation that can be read. [`GET /journal`](journal.md#list-spans) lists them.
+
+| field | type | meaning |
+|---|---|---|
+{{spans}}
+## Marks
+
+How far a reader has come in one shard: in [offsets of consumers](journal.md#consumers), and in
+[offsets of Spark](spark.md#offsets), by the number of the shard.
+
+| field | type | meaning |
+|---|---|---|
+{{marks}}"""
+
+
+def as_table() -> str:
+    return "".join(f"{column.name:<16}{column.type:<24}{_always(column)}".rstrip() + "\n" for column in COLUMNS)
+
+
+def as_markdown() -> str:
+    columns = "".join(f"| `{each.name}` | {each.type} | {_always(each)} | {each.meaning} |\n" for each in COLUMNS)
+    events = "".join(f"| `{kind}` | {kind.meaning} |\n" for kind in RowKind)
+    sent = ", ".join(f"`{each.name}`" for each in COLUMNS if each.sent)
+    return PAGE.format(columns=columns, sent=sent, events=events, spans=_fields(ShardSpan), marks=_fields(ShardMark))
+
+
+def _always(column: Column) -> str:
+    return "always" if column.required else ""
+
+
+def _fields(record: type[msgspec.Struct]) -> str:
+    """The fields as they are encoded, with the descriptions that they are annotated with."""
+    lines = []
+    for field in msgspec.structs.fields(record):
+        kind, meta = get_args(field.type)
+        lines.append(f"| `{field.encode_name}` | {'string' if kind is str else 'number'} | {meta.description} |\n")
+    return "".join(lines)

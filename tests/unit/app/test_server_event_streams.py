@@ -7,7 +7,7 @@ import pytest
 
 from ropewalk.adapters.endpoints import sse
 from ropewalk.adapters.endpoints.http_requests import HttpRequest
-from ropewalk.adapters.endpoints.sse_link import SseLink
+from ropewalk.adapters.endpoints.sse import SseLink
 from ropewalk.app.server import Server
 from ropewalk.app.settings import load
 from tests.metrics import metrics_when

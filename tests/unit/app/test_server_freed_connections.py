@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from ropewalk.adapters.endpoints.http_connection import HttpConnection
-from ropewalk.adapters.endpoints.sse_link import SseLink
+from ropewalk.adapters.endpoints.sse import SseLink
 from ropewalk.adapters.endpoints.websocket import WebSocketConnection
 from ropewalk.app.server import Server
 from ropewalk.app.settings import load

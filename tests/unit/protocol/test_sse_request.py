@@ -12,7 +12,7 @@ from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Position
 from ropewalk.model.presence import Member
 from ropewalk.protocol.event_ids import LastEventId, subscription_key
-from ropewalk.protocol.sse_request import subscription_of_query, subscriptions_of_body, wants_raw
+from ropewalk.protocol.sse import subscription_of_query, subscriptions_of_body, wants_raw
 
 NEW = LastEventId()
 RESUME = LastEventId({"chat": Position("e1", 7)})

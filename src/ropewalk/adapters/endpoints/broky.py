@@ -5,10 +5,9 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from ropewalk.adapters.endpoints.broky_clients import BrokyClients
 from ropewalk.adapters.endpoints.broky_connection import BrokyConnection
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
-from ropewalk.adapters.endpoints.broky_shared import BrokyShared
+from ropewalk.adapters.endpoints.broky_shared import BrokyClients, BrokyShared
 from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS, HeadTimeouts
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.websocket import Open

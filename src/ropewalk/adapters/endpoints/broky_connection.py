@@ -8,14 +8,12 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from ropewalk.adapters.endpoints.broky_clients import ClientKind, RingNodes
 from ropewalk.adapters.endpoints.broky_pushes import CollectedRuns, Push
-from ropewalk.adapters.endpoints.broky_shared import MAX_UNACKED, BrokyShared
-from ropewalk.adapters.endpoints.frame_watch import FrameWatch
+from ropewalk.adapters.endpoints.broky_shared import MAX_UNACKED, BrokyShared, ClientKind, RingNodes
+from ropewalk.adapters.endpoints.head_timeouts import FrameWatch
 from ropewalk.adapters.endpoints.routes import completed
-from ropewalk.adapters.endpoints.socket_writes import SocketWrites
+from ropewalk.adapters.endpoints.socket_writes import SocketWrites, unsent_bytes
 from ropewalk.adapters.endpoints.turns import FREE_SECONDS, TURN_SECONDS
-from ropewalk.adapters.endpoints.unsent import unsent_bytes
 from ropewalk.core.node_proofs import DialledNode
 from ropewalk.model.closing import UNFINISHED_MESSAGE
 from ropewalk.model.errors import MalformedFrame, NotProven

@@ -19,7 +19,7 @@ from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.codec import MICROSECONDS
 from ropewalk.protocol.broky.forwarding import KEY_AT, NO_PARTITION, PREFIX, SHORTEST, forwarded, peek, rebuilt, take_apart
 from ropewalk.protocol.broky.frames import Reason
-from ropewalk.protocol.broky.pushes import publications_of
+from ropewalk.protocol.broky.runs import publications_of
 from ropewalk.protocol.broky.tables import encode
 from ropewalk.protocol.publications import PublicationLimits
 from ropewalk.protocol.stream_keys import name_of

@@ -4,7 +4,10 @@ All may take equally long, so that one timer, set for the first of them, does fo
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
+
+from ropewalk.protocol.broky.read_ahead import ReadAhead
 
 MESSAGE_SECONDS = 30.0
 """Seconds from the first to the last byte of a client's message. The received part is kept in memory meanwhile."""
@@ -44,3 +47,33 @@ class HeadTimeouts:
             waiting.time_out()
         first = next(iter(self._until.values()), None)
         self._timer = None if first is None else loop.call_at(first, self._look)
+
+
+class FrameWatch:
+    """Call `look` after frames were handled. `late` is called for a frame that has been unfinished for too long."""
+
+    __slots__ = ("_held", "_late", "_timeouts", "_unhandled")
+
+    def __init__(self, timeouts: HeadTimeouts, unhandled: ReadAhead, late: Callable[[], None]) -> None:
+        self._timeouts = timeouts
+        self._unhandled = unhandled
+        self._late = late
+        self._held: bytearray | None = None
+
+    def look(self) -> None:
+        """Each frame has its own time."""
+        held = self._unhandled.unfinished
+        if held is not self._held:
+            self.end()
+            if held is not None:
+                self._held = held
+                self._timeouts.begin(self)
+
+    def end(self) -> None:
+        if self._held is not None:
+            self._held = None
+            self._timeouts.end(self)
+
+    def time_out(self) -> None:
+        self._held = None
+        self._late()

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple, cast
 
 from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
 from ropewalk.adapters.endpoints.http_guard import KEYED
-from ropewalk.adapters.endpoints.http_parser import RequestParser
-from ropewalk.adapters.endpoints.http_requests import HttpRequest, RequestHeaders
+from ropewalk.adapters.endpoints.http_requests import HttpRequest, MalformedRequest, RequestHeaders, RequestParser
 from ropewalk.adapters.endpoints.http_responses import HttpResponse, encode_response, refusal
 from ropewalk.adapters.endpoints.routes import HttpAnswer, HttpRouter, QuickHandler, completed
+from ropewalk.adapters.endpoints.socket_writes import WriteWatch
 from ropewalk.adapters.endpoints.turns import LoopTurns
-from ropewalk.adapters.endpoints.unsent import WriteWatch
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.refusals import Refusal
 from ropewalk.protocol.proxies import FORWARDING_HEADERS, Peer, TrustedProxies, joined_headers
@@ -312,15 +311,17 @@ class HttpConnection(asyncio.Protocol):
         queue = self._parser.queue
         while queue and self._may_begin():
             match queue.popleft():
-                case HttpResponse() as refused:
-                    self._refuse(refused)
+                case MalformedRequest() as malformed:
+                    self._reject(malformed)
                 case request:
                     self._begin(request)
 
-    def _refuse(self, refused: HttpResponse) -> None:
-        """Of what is not a request."""
+    def _reject(self, malformed: MalformedRequest) -> None:
         if self.transport is not None:
-            self.transport.write(encode_response(None, refused))
+            response = refusal(malformed.status, malformed.reason, close=True)
+            if malformed.is_head:
+                response.body = b""
+            self.transport.write(encode_response(None, response))
             self.transport.close()
 
     def _may_begin(self) -> bool:

@@ -11,11 +11,13 @@ import msgspec
 
 from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, number, whole
 from ropewalk.adapters.endpoints.http_requests import HttpRequest
-from ropewalk.adapters.endpoints.http_responses import HttpResponse, ResponseStream, encode_fields, json_answer
+from ropewalk.adapters.endpoints.http_responses import HttpResponse, ResponseStream, encode_fields, json_answer, refusal
 from ropewalk.adapters.endpoints.routes import HttpAnswer, HttpRoute
+from ropewalk.core.consumers import can_have_given, lag
+from ropewalk.core.transactions import MAX_BATCH, checked_name
 from ropewalk.model.errors import BadRequest, RopewalkError
-from ropewalk.model.journal import ShardSpan, count_shards, find_holes, first_kept_span
-from ropewalk.ports import JournalReader
+from ropewalk.model.journal import Consumer, Marks, ShardMark, ShardSpan, count_shards, find_holes, first_kept_span
+from ropewalk.ports import ConsumerStore, JournalReader, Transactor
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 DEFAULT_BYTES = 8 * 1024 * 1024
@@ -99,3 +101,151 @@ async def _stream(request: HttpRequest, beginning: bytes, chunks: AsyncIterator[
 def _end_after(spans: list[ShardSpan], first: int) -> int:
     """How far one can read on from here."""
     return next((span.end for span in spans if span.first <= first <= span.end), spans[-1].end)
+
+
+MAX_OFFSET = 64 * 1024
+_LONGEST_EPOCH = 64
+
+
+class ConsumersEndpoint:
+    def __init__(self, store: ConsumerStore, journal: JournalReader, guard: KeyGuard) -> None:
+        self._store = store
+        self._journal = journal
+        self._guard = guard
+
+    def routes(self, path: str) -> list[HttpRoute]:
+        one = f"{path}/consumers/{{name}}"
+        return [
+            HttpRoute("GET", f"{path}/consumers", guarded(self._guard, self._list)),
+            HttpRoute("POST", one, guarded(self._guard, self._pin)),
+            HttpRoute("PUT", one, guarded(self._guard, self._move)),
+            HttpRoute("DELETE", one, guarded(self._guard, self._forget)),
+        ]
+
+    async def _list(self, request: HttpRequest) -> HttpResponse:
+        spans = self._journal.spans()
+        return json_answer(200, {"consumers": [_shown(consumer, spans) for consumer in self._store.consumers()]})
+
+    async def _pin(self, request: HttpRequest) -> HttpResponse:
+        consumer = await self._store.pin(_name(request), await self._marks(request))
+        return json_answer(200, _offset(consumer))
+
+    async def _move(self, request: HttpRequest) -> HttpResponse:
+        consumer = await self._store.move(_name(request), await self._marks(request))
+        return json_answer(200, _offset(consumer))
+
+    async def _forget(self, request: HttpRequest) -> HttpResponse:
+        name = _name(request)
+        if not await self._store.remove(name):
+            return refusal(404, f"there is no consumer {name}")
+        return json_answer(200, {})
+
+    async def _marks(self, request: HttpRequest) -> Marks:
+        marks = decoded(await body_of(request, MAX_OFFSET), dict[int, ShardMark], "the offset")
+        if not marks:
+            raise BadRequest("an offset has a mark for one shard at the least")
+        _check(marks, self._journal.spans())
+        return marks
+
+
+def _check(marks: Marks, spans: list[ShardSpan]) -> None:
+    for shard, mark in marks.items():
+        own = [span for span in spans if span.shard == shard]
+        if not own or not 0 <= mark.position <= own[-1].end:
+            raise BadRequest(f"shard {shard} has no position {mark.position}")
+        if len(mark.epoch) > _LONGEST_EPOCH:
+            raise BadRequest(f"an epoch has {_LONGEST_EPOCH} characters at the most")
+        if not can_have_given(own, mark):
+            raise BadRequest(f"position {mark.position} of shard {shard} is not of the epoch {mark.epoch!r}")
+
+
+def _name(request: HttpRequest) -> str:
+    return checked_name(request.params["name"], "consumer")
+
+
+def _offset(consumer: Consumer) -> dict[str, object]:
+    return {str(shard): mark for shard, mark in consumer.marks.items()}
+
+
+def _shown(consumer: Consumer, spans: list[ShardSpan]) -> dict[str, object]:
+    rows = lag(consumer.marks, spans)
+    return {
+        "name": consumer.name,
+        "offset": _offset(consumer),
+        "moved": consumer.moved,
+        "lag": {str(shard): rows[shard] for shard in rows},
+    }
+
+
+PLACES = 8
+"""Bodies that are taken at once; the others wait in their sockets."""
+
+MAX_COMMIT = 4 * 1024 * 1024
+_MAX_PART = 2**31 - 1
+_MAX_NUMBER = 2**63 - 1
+_MAX_ROWS = 2**32  # far above what a body can hold; so that no sequence passes 63 bits
+
+
+class _Commit(msgspec.Struct, frozen=True):
+    """`winners`: part → the attempt that counts. `pieces`: part → how many pieces it staged, optional per part."""
+
+    winners: dict[int, int]
+    pieces: dict[int, int] = {}
+
+
+class TransactionsEndpoint:
+    def __init__(self, transactor: Transactor, guard: KeyGuard, max_body: int) -> None:
+        self._transactor = transactor
+        self._guard = guard
+        self._max_body = max_body
+        self._places = asyncio.Semaphore(PLACES)
+
+    def routes(self, path: str) -> list[HttpRoute]:
+        batch = f"{path}/transactions/{{app}}/{{batch}}"
+        return [
+            HttpRoute("GET", f"{path}/transactions/{{app}}", guarded(self._guard, self._last)),
+            HttpRoute("POST", f"{batch}/stage", guarded(self._guard, self._stage)),
+            HttpRoute("POST", f"{batch}/commit", guarded(self._guard, self._commit)),
+            HttpRoute("POST", f"{path}/producers/{{producer}}", guarded(self._guard, self._produce)),
+            HttpRoute("POST", f"{path}/publications", guarded(self._guard, self._publish)),
+        ]
+
+    async def _last(self, request: HttpRequest) -> HttpResponse:
+        return json_answer(200, {"last": await self._transactor.last_batch(_app(request))})
+
+    async def _stage(self, request: HttpRequest) -> HttpResponse:
+        app, batch = _app(request), _batch(request)
+        key = (
+            number(request, "part", None, 0, _MAX_PART),
+            number(request, "attempt", None, 0, _MAX_NUMBER),
+            number(request, "seq", None, 0, _MAX_PART),
+        )
+        async with self._places:
+            staged = await self._transactor.stage(app, batch, key, await body_of(request, self._max_body))
+        return json_answer(200, msgspec.structs.asdict(staged))
+
+    async def _commit(self, request: HttpRequest) -> HttpResponse:
+        app, batch = _app(request), _batch(request)
+        order = decoded(await body_of(request, MAX_COMMIT), _Commit, "the commit")
+        committed = await self._transactor.commit(app, batch, order.winners, order.pieces)
+        return json_answer(200, msgspec.structs.asdict(committed))
+
+    async def _produce(self, request: HttpRequest) -> HttpResponse:
+        producer = checked_name(request.params["producer"], "producer")
+        first = number(request, "sequence", None, 0, _MAX_NUMBER - _MAX_ROWS)
+        async with self._places:
+            produced = await self._transactor.produce(producer, first, await body_of(request, self._max_body))
+        return json_answer(200, msgspec.structs.asdict(produced))
+
+    async def _publish(self, request: HttpRequest) -> HttpResponse:
+        async with self._places:
+            produced = await self._transactor.publish(await body_of(request, self._max_body))
+        return json_answer(200, msgspec.structs.asdict(produced))
+
+
+def _app(request: HttpRequest) -> str:
+    return checked_name(request.params["app"], "app")
+
+
+def _batch(request: HttpRequest) -> int:
+    return whole(request.params["batch"], "batch", 0, MAX_BATCH)

@@ -27,9 +27,8 @@ from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-de
 
 from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS, HeadTimeouts
 from ropewalk.adapters.endpoints.picows_transport import PicowsTransport, SwitchingProtocols
-from ropewalk.adapters.endpoints.read_pacing import ReadPacing
-from ropewalk.adapters.endpoints.turns import LoopTurns
-from ropewalk.adapters.endpoints.unsent import unsent_bytes
+from ropewalk.adapters.endpoints.socket_writes import unsent_bytes
+from ropewalk.adapters.endpoints.turns import LoopTurns, ReadPacing
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection, SessionHandle

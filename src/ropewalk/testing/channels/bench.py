@@ -6,7 +6,7 @@ Invariant: nothing waits for time. What a test has caused is done when the call 
 import asyncio
 from collections.abc import Sequence
 
-from ropewalk.adapters.apps.python import PythonApplication
+from ropewalk.adapters.apps.python.application import PythonApplication
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.channels import App
 from ropewalk.core.forwarding import Forwarding

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from ropewalk.adapters.archives import DeltaArchive, delta
-from ropewalk.adapters.archives.delta import begins_after
+from ropewalk.adapters.archives import delta
+from ropewalk.adapters.archives.delta import DeltaArchive, begins_after
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import BadRequest, Unavailable
 from ropewalk.model.history import ColdPiece

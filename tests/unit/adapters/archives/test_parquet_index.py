@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ropewalk.adapters.archives import DeltaArchive
+from ropewalk.adapters.archives.delta import DeltaArchive
 from ropewalk.adapters.archives.parquet_index import Remembered
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Registered

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
-from ropewalk.adapters.endpoints.broky_clients import BrokyClients, RingNodes
 from ropewalk.adapters.endpoints.broky_connection import MAX_BATCH_BYTES
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
+from ropewalk.adapters.endpoints.broky_shared import BrokyClients, RingNodes
 from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.turns import TURN_SECONDS, LoopTurns

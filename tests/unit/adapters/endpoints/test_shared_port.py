@@ -6,8 +6,7 @@ from socket import socket
 import pytest
 
 from ropewalk.adapters.endpoints.http_connection import MAX_HEAD_BYTES, HttpConnection
-from ropewalk.adapters.endpoints.port_protocols import Match
-from ropewalk.adapters.endpoints.shared_port import TOO_LONG, SharedPort
+from ropewalk.adapters.endpoints.shared_port import TOO_LONG, Match, SharedPort
 from ropewalk.protocol.proxies import Peer
 from tests.unit.adapters.endpoints.wire import Wire
 from tests.unit.adapters.http_server import shared_port

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from ropewalk.adapters.endpoints import sse_link
+from ropewalk.adapters.endpoints import sse
 from ropewalk.adapters.endpoints.sse import SseEndpoint
 from ropewalk.model.commands import Command
 from ropewalk.model.refusals import Refusal
@@ -125,7 +125,7 @@ async def test_full_socket_pauses_the_session_until_it_drains(client: Client, se
     reader, writer, session = await stuck(client, sessions)
     reading = asyncio.create_task(read_all(reader))
     await until(lambda: session.events == ["paused", "resumed"])
-    assert session.connection.pending() <= sse_link.HIGH_WATER
+    assert session.connection.pending() <= sse.HIGH_WATER
     session.connection.write(b"data: last\n\n")
     session.connection.close(1000, "")
     assert (await reading).endswith(b"x\n\ndata: last\n\n")
@@ -136,7 +136,7 @@ async def test_full_socket_pauses_the_session_until_it_drains(client: Client, se
 async def test_closed_connection_of_a_peer_that_never_reads_is_aborted(
     client: Client, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sse_link, "FLUSH_TIMEOUT", 0.05)
+    monkeypatch.setattr(sse, "FLUSH_TIMEOUT", 0.05)
     _, writer, session = await stuck(client, sessions)
     session.connection.close(1000, "")
     session.connection.close(1000, "")
@@ -162,7 +162,7 @@ async def test_writes_of_one_step_are_sent_together(client: Client, sessions: Se
 
 
 async def test_too_many_bytes_before_the_response_starts_are_answered_with_503(client: Client, sessions: Sessions) -> None:
-    sessions.answer = b"data: %b\n\n" % (b"x" * sse_link.EARLY_BYTES)
+    sessions.answer = b"data: %b\n\n" % (b"x" * sse.EARLY_BYTES)
     async with client.get("/events?stream=chat") as response:
         assert response.status == 503
         assert "more messages came" in (await response.json())["error"]

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ropewalk.adapters.apps.python import PythonApplication
+from ropewalk.adapters.apps.python.application import PythonApplication
 from ropewalk.channels import App
 from ropewalk.core.stats import Stats
 from ropewalk.model.application import Action, CallContext, CommandCall

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from ropewalk.adapters.apps.python import PythonApplication
+from ropewalk.adapters.apps.python.application import PythonApplication
 from ropewalk.channels import App, Channel, Connection, action
 from ropewalk.core.stats import Stats
 from ropewalk.model.application import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.adapters.apps.python import PythonApplication
+from ropewalk.adapters.apps.python.application import PythonApplication
 from ropewalk.core.stats import Stats
 from ropewalk.model.application import Action, CallContext, CommandCall
 from ropewalk.model.errors import UserMistake

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ropewalk.adapters.apps.rpc import protobuf
+from ropewalk.adapters.apps.rpc.grpc import decode_protobuf, encode_protobuf
 from ropewalk.adapters.apps.rpc.messages import (
     COMMAND,
     CONNECT,
@@ -36,9 +36,9 @@ def test_zero_values_are_left_out_in_protobuf_and_json(subtests: pytest.Subtests
     for method in methods:
         with subtests.test(method=method.name):
             for kind in (method.request, method.response):
-                assert protobuf.encode(kind()) == b""
+                assert encode_protobuf(kind()) == b""
                 assert msgspec.json.encode(kind()) == b"{}"
-                assert protobuf.decode(b"", kind) == from_plain({}, kind) == kind()
+                assert decode_protobuf(b"", kind) == from_plain({}, kind) == kind()
 
 
 def test_json_of_a_command_has_the_protobuf_names() -> None:
@@ -53,7 +53,7 @@ def test_json_of_a_command_has_the_protobuf_names() -> None:
 
 def test_unknown_fields_are_ignored() -> None:
     message, known = SAMPLES["CommandResponse"]
-    assert protobuf.decode(known + field(15, b"news") + b"\x70\x01", CommandResponse) == message
+    assert decode_protobuf(known + field(15, b"news") + b"\x70\x01", CommandResponse) == message
     assert from_plain({"status": 1, "news": {"a": [1]}, "env": {"more": 1}}, CommandResponse) == CommandResponse(Status.SUCCESS)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.app.journal_reference import as_markdown
+from ropewalk.cli.journal import as_markdown
 from ropewalk.cli.main import main
 from ropewalk.model.journal import COLUMNS
 from ropewalk.pipeline.options import source_options

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropewalk.adapters.apps.rpc import protobuf
+from ropewalk.adapters.apps.rpc.grpc import decode_protobuf, encode_protobuf
 from ropewalk.adapters.apps.rpc.messages import CommandMessage, CommandResponse, ConnectionRequest, Env
 from ropewalk.model.errors import ApplicationError
 from tests.unit.adapters.apps.rpc.sample_messages import SAMPLES, field
@@ -10,7 +10,7 @@ from tests.unit.adapters.apps.rpc.sample_messages import SAMPLES, field
 
 def test_connection_request_has_these_bytes() -> None:
     request = ConnectionRequest(Env("http://x/", {"cookie": "a=1"}))
-    assert protobuf.encode(request).hex(" ") == (
+    assert encode_protobuf(request).hex(" ") == (
         "1a 1a "  # field 3, env: 26 bytes
         "0a 09 68 74 74 70 3a 2f 2f 78 2f "  # field 1, url: http://x/
         "12 0d "  # field 2, an entry of headers: 13 bytes
@@ -23,16 +23,16 @@ def test_every_field_has_its_number(subtests: pytest.Subtests) -> None:
     for name in SAMPLES:
         with subtests.test(name=name):
             message, expected = SAMPLES[name]
-            assert protobuf.encode(message) == expected
-            assert protobuf.decode(expected, type(message)) == message
+            assert encode_protobuf(message) == expected
+            assert decode_protobuf(expected, type(message)) == message
 
 
 def test_invalid_protobuf_is_an_application_error(subtests: pytest.Subtests) -> None:
     for data in [b"\xff\xff\xff", field(4, b"\xff"), b"\x08\x07"]:
         with subtests.test(data=data), pytest.raises(ApplicationError, match="cannot be read"):
-            protobuf.decode(data, CommandResponse)
+            decode_protobuf(data, CommandResponse)
 
 
 def test_invalid_unicode_is_refused_before_it_is_sent() -> None:
     with pytest.raises(ApplicationError, match="not Unicode"):
-        protobuf.encode(CommandMessage("message", "\ud800"))
+        encode_protobuf(CommandMessage("message", "\ud800"))

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from ropewalk.adapters.endpoints.broky_clients import BrokyClients, ClientKind
+from ropewalk.adapters.endpoints.broky_shared import BrokyClients, ClientKind
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.protocol.proxies import Peer, TrustedProxies
 

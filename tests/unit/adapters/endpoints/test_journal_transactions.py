@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
-from ropewalk.adapters.endpoints.transactions import MAX_COMMIT, PLACES, TransactionsEndpoint
+from ropewalk.adapters.endpoints.journal import MAX_COMMIT, PLACES, TransactionsEndpoint
 from ropewalk.model.errors import Conflict, LimitReached, MalformedPublication, RopewalkError, Unavailable
 from ropewalk.model.transactions import Committed, Produced, Staged
 from tests.unit.adapters.http_server import Client, serving

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from ropewalk.app.process_role import share_of_worker
 from ropewalk.app.settings.sections import AppSettings, LimitSettings, OperationsSettings, Settings
-from ropewalk.app.worker_share import share_of_worker
 
 NODE = Settings(
     app=AppSettings(rpc_concurrency=28, disconnect_rate=100, disconnect_backlog_size=4096, app_threads=32),

@@ -9,7 +9,7 @@ import pytest
 
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
-from ropewalk.adapters.endpoints.rest import RestEndpoint
+from ropewalk.adapters.endpoints.operations import RestEndpoint
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member

@@ -3,8 +3,7 @@
 import asyncio
 from itertools import pairwise
 
-from ropewalk.adapters.endpoints.read_pacing import FRAMES_A_SECOND, FRAMES_AT_ONCE, ReadPacing
-from ropewalk.adapters.endpoints.turns import LoopTurns
+from ropewalk.adapters.endpoints.turns import FRAMES_A_SECOND, FRAMES_AT_ONCE, LoopTurns, ReadPacing
 from tests.unit.adapters.endpoints.wire import Wire
 
 

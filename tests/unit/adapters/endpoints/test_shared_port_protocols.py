@@ -6,8 +6,7 @@ import pytest
 
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
 from ropewalk.adapters.endpoints.http_connection import MAX_HEAD_BYTES
-from ropewalk.adapters.endpoints.port_protocols import Match
-from ropewalk.adapters.endpoints.shared_port import SharedPort
+from ropewalk.adapters.endpoints.shared_port import Match, SharedPort
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.protocol.proxies import TrustedProxies
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
-from ropewalk.adapters.endpoints.ring import RingEndpoint
+from ropewalk.adapters.endpoints.operations import RingEndpoint
 from ropewalk.model.errors import Conflict
 from ropewalk.model.ring import RingMember, RingReport
 from tests.unit.adapters.http_server import Client, serving

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.adapters.endpoints.consumers import ConsumersEndpoint
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
+from ropewalk.adapters.endpoints.journal import ConsumersEndpoint
 from ropewalk.adapters.journals.arrow import ArrowJournal
 from ropewalk.core.ring import shard_of
 from ropewalk.testing.clock import ManualClock

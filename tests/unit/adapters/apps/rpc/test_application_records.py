@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ropewalk.adapters.apps.rpc import records
+from ropewalk.adapters.apps.rpc import application as records
 from ropewalk.adapters.apps.rpc.messages import (
     CommandMessage,
     CommandResponse,

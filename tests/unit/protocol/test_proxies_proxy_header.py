@@ -3,7 +3,7 @@
 import pytest
 
 from ropewalk.model.errors import BadRequest
-from ropewalk.protocol.proxy_header import V2_SIGNATURE, split_proxy_header
+from ropewalk.protocol.proxies import V2_SIGNATURE, split_proxy_header
 
 REST = b"GET / HTTP/1.1\r\n\r\n"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ropewalk.app import maintenance
+from ropewalk.app.journal import repair_journal
 from ropewalk.cli import journal as command
 from ropewalk.pipeline.archive.layout import partitioned, write_file
 from ropewalk.pipeline.archive.log import append
@@ -57,5 +57,5 @@ async def test_rows_of_a_damaged_archive_file_are_reported_as_still_lost(
 
 
 async def test_intact_archive_restores_all_rows(archive: Path, tmp_path: Path) -> None:
-    repaired = maintenance.repair(tmp_path / "data", str(archive), lambda done, total: None)
+    repaired = repair_journal(tmp_path / "data", str(archive), lambda done, total: None)
     assert (repaired.filled_rows, repaired.missing_rows, repaired.damaged) == (ROWS, 0, [])
