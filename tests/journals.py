@@ -23,13 +23,19 @@ EVER = 1e12
 
 
 class QuickDisk(Disk):
-    """No test takes the power away, so nothing has to reach the platter."""
+    """Does not sync: no test cuts the power. `boot` is the id of the boot that it reports."""
+
+    boot = "this boot"
+
+    def boot_id(self) -> str:
+        return self.boot
 
     def sync(self, fd: int) -> None: ...
 
 
 def made(directory: Path, clock: ManualClock, **options: Any) -> ArrowJournal:
-    settings: dict[str, Any] = {"shards": 3, "durability": "journal", "disk": QuickDisk(), "boot": "this boot", **options}
+    settings: dict[str, Any] = {"shards": 3, "durability": "journal", "disk": QuickDisk(), **options}
+    settings["disk"].boot = settings.pop("boot", QuickDisk.boot)
     limits = JournalLimits(**{name: settings.pop(name) for name in JournalLimits.__struct_fields__ if name in settings})
     return ArrowJournal(directory, clock, limits, **settings)
 

@@ -154,13 +154,13 @@ def damage(directory: Path, rng: random.Random) -> tuple[set[Path], list[str]]:
 # --- checks ----------------------------------------------------------------------------------------------------------
 
 
-def tips_of(rows: list[Row]) -> dict[str, int]:
+def stream_tips(rows: list[Row]) -> dict[str, int]:
     return {row.stream: row.offset for row in rows if row.stream}
 
 
 def check_kept(base: Base, shard: int, found: dict[int, Row], recovered: Recovered, tips: dict[str, int]) -> None:
     assert found == dict(enumerate(base.rows[shard]))
-    assert {stream: tips.get(stream) for stream in tips_of(base.rows[shard])} == tips_of(base.rows[shard])
+    assert {stream: tips.get(stream) for stream in stream_tips(base.rows[shard])} == stream_tips(base.rows[shard])
     last = [row.sequence for row in base.rows[shard] if row.producer]
     assert recovered.producers.get(("app", shard), 0) == max(last, default=0)
 
@@ -189,7 +189,7 @@ async def check(
         if shard in recovered.reset_shards:
             assert last.epoch != base.epochs[shard]
             assert last.first > len(written)
-            assert not tips.keys() & tips_of(written).keys()
+            assert not tips.keys() & stream_tips(written).keys()
         else:
             assert (last.epoch, last.end) == (base.epochs[shard], len(written))
         if shard not in damaged_shards and len(recovered.reset_shards) < SHARDS:

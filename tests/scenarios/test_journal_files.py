@@ -141,7 +141,7 @@ async def test_lost_first_segment_is_reported_and_repaired_from_the_archive(tmp_
     stray.write_bytes(b"x")
     for _ in range(2):
         with running_server(*flags(tmp_path)) as server:
-            assert f"{stray} is no segment" in server.log()
+            assert f"{stray} is a stray file" in server.log()
             (hole,) = (await journal(server))["holes"]
             assert (hole["first"], hole["end"]) == (0, end)
             assert ((await metrics(server))["journal_holes"], (await metrics(server))["journal_hole_rows"]) == (1, end)
@@ -273,7 +273,7 @@ def test_journal_with_a_newer_or_unreadable_record_is_refused_and_not_changed(tm
 
 def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     for words, error in (
-        (["verify", str(tmp_path / "nowhere")], "there is no journal"),
+        (["verify", str(tmp_path / "nowhere")], "no journal in"),
         (["verify"], "pass the data directory"),
         (["repair", str(tmp_path), "--archive", str(tmp_path)], "there is no archive"),
         (["backup", str(tmp_path), "--to", str(tmp_path / "inside")], "inside of the directory"),

@@ -81,9 +81,9 @@ def journal_of(settings: Settings) -> StoredJournal:
             journal.journal_retention_size,
             journal.journal_hard_limit,
             journal.journal_consumer_ttl,
+            for_archive=bool(settings.archive.archive_dir),
         ),
         durability=journal.durability,
-        for_archive=bool(settings.archive.archive_dir),
     )
     return stored
 

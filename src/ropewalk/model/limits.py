@@ -109,6 +109,10 @@ class JournalLimits(Struct, frozen=True):
         retention_size: of all rows; beyond it the oldest are deleted.
         hard_limit: of all rows, including those that the archive or an active consumer has not read yet.
         consumer_ttl: after which a consumer without progress is no longer active.
+        for_archive: rows that are not archived are kept until the hard limit.
+        segment_seconds: after which a shard begins a new file.
+        queue_size: of rows that wait to be written.
+        tips_seconds: after which the end of a stream without publications is forgotten.
     """
 
     shards: int = 16
@@ -117,3 +121,7 @@ class JournalLimits(Struct, frozen=True):
     retention_size: int = 16 << 30
     hard_limit: int = 64 << 30
     consumer_ttl: float = 7 * 86400.0
+    for_archive: bool = True
+    segment_seconds: float = 3600.0
+    queue_size: int = 64 << 20
+    tips_seconds: float = 30 * 86400.0

@@ -1,8 +1,8 @@
-"""The archive as the server reads it: the Delta log's list of files in memory, row groups read by threads, never by the loop,
-and what is in the journal and not yet in the archive.
+"""Reads history from the archive: the list of files from the Delta log, their row groups, and the journal's tail that is not
+archived yet. Worker threads do all reads, never the event loop.
 
-Invariant: one answer comes from one state of the table, with the journal's tail from exactly where that state ends. The read of
-the tail is bounded: a longer one is not read to its end, and the answer says that there is more.
+Invariant: one answer comes from one version of the table, followed by the journal from exactly the position where that version
+ends. The tail read is bounded; if the tail is longer, the answer has `more` set.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ logger = logging.getLogger("ropewalk.archive")
 
 THREADS = 2
 MAX_WAITING = 256
-"""Reads that may wait for a thread. Who comes then is refused at once: it is told its gap and can ask again."""
+"""Pending reads. Further reads fail at once with Unavailable; the client receives a gap and can retry."""
 
-NAMED = 4096
-"""Files of which it is remembered that their fault was logged."""
+MAX_LOGGED_FILES = 4096
+"""Unreadable files that are logged once each."""
 
 
 class TableState(NamedTuple):
-    """One version of the table: files by shard, and the position below which the journal is archived."""
+    """One version of the table: its files by shard, and the first position of each shard that is not archived."""
 
     version: int
     files: dict[int, list[File]]
@@ -51,9 +51,13 @@ _COLUMNS = ("partition.shard", "max.position", *_FILE)
 
 
 class DeltaArchive:
-    """Implements `ports.Archive`. What is known of the table is at most `refresh` seconds old.
+    """Implements `ports.Archive`.
 
-    `shards` is for an archive without a journal: a journal keeps the number of shards it was made with, and that counts.
+    Args:
+        root: directory of the Delta table.
+        shards: number of shards without a journal. With a journal, the journal's number is used.
+        refresh: maximum age of the cached table version, in seconds.
+        journal: where rows that are not archived yet are read.
     """
 
     def __init__(self, root: str, shards: int, clock: Clock, refresh: float, journal: JournalReader | None = None) -> None:
@@ -71,7 +75,7 @@ class DeltaArchive:
         self._waiting = 0
         self._stopped = False
         self._health = ""
-        self._named: set[str] = set()
+        self._logged: set[str] = set()
 
     async def stop(self) -> None:
         self._stopped = True
@@ -94,7 +98,7 @@ class DeltaArchive:
         try:
             return await self._read(shard, wanted, fresh=False)
         except (OSError, BadRequest):
-            # The files were vacuumed, or the journal's segments went, since the table was last looked at.
+            # Files were vacuumed, or journal segments removed, since the table was last refreshed.
             return await self._read_again(shard, wanted)
         finally:
             self._waiting -= 1
@@ -103,15 +107,15 @@ class DeltaArchive:
         try:
             return await self._read(shard, wanted, fresh=True)
         except (OSError, BadRequest) as error:
-            self._name(error)
+            self._log(error)
             raise Unavailable(f"the archive cannot be read: {error}") from error
 
-    def _name(self, error: OSError | BadRequest) -> None:
-        """Log a file that cannot be read, once: clients ask for its rows again and again."""
+    def _log(self, error: OSError | BadRequest) -> None:
+        """Log each unreadable file once: clients retry."""
         if not isinstance(error, OSError) or error.filename is None:
             return
-        if error.filename not in self._named and len(self._named) < NAMED:
-            self._named.add(error.filename)
+        if error.filename not in self._logged and len(self._logged) < MAX_LOGGED_FILES:
+            self._logged.add(error.filename)
             logger.error("a file of the archive cannot be read", extra={"file": error.filename, "reason": error.strerror})
 
     async def _read(self, shard: int, wanted: HistoryRange, fresh: bool) -> ColdPiece:
@@ -120,12 +124,12 @@ class DeltaArchive:
         if self._journal is None or cold.more or reached >= wanted.last:
             return cold
         if not fresh and begins_after(self._journal, shard, archived):
-            return await self._read(shard, wanted, fresh=True)  # what lies between is archived by now, or lost
+            return await self._read(shard, wanted, fresh=True)  # the rows in between are archived by now, or lost
         rest = wanted._replace(first=reached + 1, limit=wanted.limit - len(cold.messages))
         tail = await read_tail(self._journal, shard, archived, rest)
         joined = ColdPiece(cold.messages + tail.messages, tail.more)
         if joined.more and not joined.messages:
-            raise Unavailable("the archive is too far behind the journal to tell what it has of this stream")
+            raise Unavailable("the archive is too far behind the journal to read this stream")
         return joined
 
     async def _read_files(self, shard: int, wanted: HistoryRange, fresh: bool) -> tuple[ColdPiece, int]:
@@ -134,7 +138,7 @@ class DeltaArchive:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, self._cold, shard, wanted, fresh)
         except asyncio.CancelledError:
-            # A pool that is shut down cancels what waits for a thread; the callers are not cancelled and have to be told.
+            # Shutting the pool down cancels pending reads but not their callers, which need an error.
             task = asyncio.current_task()
             if not self._stopped or (task is not None and task.cancelling()):
                 raise
@@ -154,11 +158,11 @@ class DeltaArchive:
             if fresh or self._clock() - self._looked >= self._refresh:
                 self._look()
             if self._health and self._state is NOTHING:
-                raise Unavailable(self._health)  # there is a table, and nothing is known of it
+                raise Unavailable(self._health)  # the table exists, and no version of it could be read
             return self._state
 
     def _look(self) -> None:
-        """A table that cannot be read now leaves what is known of it: files that were named once are still good."""
+        """Refresh the table. If that fails, the last version stays in use: its files are still valid."""
         try:
             self._state = self._newest()
             self._health = ""
@@ -194,7 +198,7 @@ def _column(files: pa.Table, name: str) -> list[Any]:
 
 
 def _file(path: str, low: str | None, high: str | None, first: int | None, last: int | None, until: int | None) -> File:
-    """What a writer did not tell is taken as wide as can be."""
+    """Missing statistics become the widest possible range."""
     return File(
         unquote(path),
         low or "",
@@ -205,22 +209,22 @@ def _file(path: str, low: str | None, high: str | None, first: int | None, last:
     )
 
 
-# --- the tail: what is in the journal and not yet in the archive -----------------------------------------------------
+# --- the tail: rows in the journal that are not archived yet ---------------------------------------------------------
 
 PIECE_BYTES = 4 << 20
 TAIL_BYTES = 64 << 20
-"""Bytes of the journal that one request may read. The archive follows within seconds, and then the tail is far shorter."""
+"""Journal bytes that one request may read. The archive lags by seconds, so the tail is usually far shorter."""
 
 
 def begins_after(journal: JournalReader, shard: int, position: int) -> bool:
-    """Whether the journal has let go of what was at this position."""
+    """Whether retention has removed the row at this position from the journal."""
     oldest = first_kept_span([span for span in journal.spans() if span.shard == shard])
     return oldest is not None and oldest.first > position
 
 
 async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: HistoryRange) -> ColdPiece:
-    """Messages at positions from `begin` on, each once; holes of the journal are passed over, which is for the caller to
-    notice. There may be none and still be `more`. Raises BadRequest where the journal has let go of them meanwhile."""
+    """Messages at positions from `begin` on, each once. Skips holes of the journal; the caller must detect them. May return no
+    message and still set `more`. Raises BadRequest if retention removes the rows meanwhile."""
     found: list[Registered] = []
     budget, position, refused = TAIL_BYTES, begin, -1
     while not _complete(found, wanted):
@@ -235,8 +239,8 @@ async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: Hist
         found += _new(rows, found[-1].offset if found else 0)
         budget -= len(data)
         if reached == position == refused:
-            raise BadRequest(f"the journal tells of position {position} in shard {shard} but does not give it")
-        # Nothing came: damage was found just now, and the spans tell of it when they are asked again.
+            raise BadRequest(f"the journal lists position {position} of shard {shard} but returns no row")
+        # No rows: damage was found just now. The spans include it at the next look.
         refused = position if reached == position else -1
         position = reached
     return ColdPiece(tuple(found[: wanted.limit]), more=len(found) > wanted.limit)
@@ -247,7 +251,7 @@ def _complete(found: list[Registered], wanted: HistoryRange) -> bool:
 
 
 def _new(messages: Iterable[Registered], last: int) -> Iterator[Registered]:
-    """Without those that came before: rows may have been handed to the journal twice."""
+    """Drop duplicates: rows may have been written to the journal twice."""
     for message in messages:
         if message.offset > last:
             last = message.offset
@@ -255,7 +259,7 @@ def _new(messages: Iterable[Registered], last: int) -> Iterator[Registered]:
 
 
 def _sift(data: bytes, position: int, wanted: HistoryRange) -> tuple[list[Registered], int]:
-    """The messages from `position` on, and the position after the last row; the same where there are no rows."""
+    """The messages from `position` on, and the position after the last row (`position` itself without rows)."""
     with pa.ipc.open_stream(data) as stream:
         rows = stream.read_all()
     rows = rows.filter(pc.greater_equal(rows["position"], position))  # it may begin earlier, with a whole batch

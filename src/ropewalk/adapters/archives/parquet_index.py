@@ -1,10 +1,10 @@
-"""Parquet files of the archive, read by row group. Sync, made for threads; files never change, so what is known stays true.
+"""Parquet files of the archive, read by row group. Blocking, for use in threads. Files never change, so indexes are cached.
 
-Invariant: an answer holds every row of the asked range that the files have, up to its bounds, in order, each once. A row group
-is left out only where its statistics prove that the stream is not in it.
-A file that was changed or cut nevertheless gives no row: its content is compared with the digest in its name before the first
-one, and again when its size or its times are others, as they are seen before and after its rows are read. Files are read, never
-mapped: a mapped file that is cut short ends the process.
+Invariant: an answer has every stored row of the requested range, up to its limits, in order, each once. A row group is skipped
+only if its statistics prove that the stream is not in it.
+No row is returned from a file that was changed or truncated: its content is compared with the digest in its name before the
+first read, and again whenever its size or times differ before or after a read. Files are read, never mapped: truncating a
+mapped file would crash the process.
 """
 
 import errno
@@ -28,14 +28,19 @@ from ropewalk.model.journal import decode_ts_producer
 from ropewalk.model.messages import Registered, message_fields
 from ropewalk.protocol.journal_schema import without_views
 
-# --- what a Parquet file says of its row groups ----------------------------------------------------------------------
+# --- the row groups of a Parquet file --------------------------------------------------------------------------------
 
-BEYOND = "\U0010ffff"  # no stream's name is above it, so a row group without statistics is looked at always
+BEYOND = "\U0010ffff"  # no stream name sorts above it, so a row group without statistics is always read
 
 
 class RowGroup(NamedTuple):
-    """One row group. `one_stream` and `epoch`: all of its rows have these, so statistics say everything. `ordered`: its rows
-    are sorted by stream and offset."""
+    """One row group.
+
+    Attributes:
+        ordered: its rows are sorted by stream and offset.
+        one_stream: all rows are of one stream.
+        epoch: the epoch of all rows; None if they differ.
+    """
 
     number: int
     rows: int
@@ -50,7 +55,7 @@ class RowGroup(NamedTuple):
 
 
 class Footer:
-    """Row groups in the file's order, which is that of their streams."""
+    """Row groups in the order of the file, which is the order of their streams."""
 
     def __init__(self, metadata: pq.FileMetaData) -> None:
         self.metadata = metadata
@@ -59,7 +64,7 @@ class Footer:
         self._lasts = [group.last_stream for group in self._groups]
 
     def of(self, stream: str) -> Iterator[RowGroup]:
-        """Those that may hold rows of the stream."""
+        """The row groups that may hold rows of the stream."""
         for group in self._groups[bisect_left(self._lasts, stream) :]:
             if group.first_stream > stream:
                 return
@@ -69,7 +74,7 @@ class Footer:
 class _Range(NamedTuple):
     low: object
     high: object
-    whole: bool  # no row is without a value
+    whole: bool  # no null values
 
 
 def _group(found: pq.RowGroupMetaData, number: int, names: dict[str, int]) -> RowGroup:
@@ -116,16 +121,16 @@ CELLS = ["offset", "timestamp", "value", "exclude_socket", "broadcast_type", "ui
 KEYS = [*NAMES, "offset", "timestamp"]
 COLUMNS = [*NAMES, *CELLS]
 FAR_FUTURE = 9e12
-"""Seconds. Later times are no 64-bit number of microseconds."""
+"""Seconds. Later times overflow 64-bit microseconds."""
 
 
 def kept_time(moment: float) -> float:
-    """The moment as the columns keep it, to the microsecond: only then can it be compared with what is kept."""
+    """Round to the microsecond, as the columns do, so that it compares equal to stored times."""
     return round(min(moment, FAR_FUTURE) * 1e6) / 1e6
 
 
 def chosen(rows: pa.Table, stream: str, epoch: str, first: int, last: int, since: float) -> pa.Table:
-    """Publications of one epoch of the stream in this range. What else happens to a stream has no epoch."""
+    """Publications of one epoch of the stream in this range. Rows other than publications have no epoch."""
     offsets = rows["offset"]
     mask = pc.and_(pc.equal(rows["stream"], stream), pc.equal(rows["epoch"], epoch))
     mask = pc.and_(mask, pc.and_(pc.greater_equal(offsets, first), pc.less_equal(offsets, last)))
@@ -135,7 +140,7 @@ def chosen(rows: pa.Table, stream: str, epoch: str, first: int, last: int, since
 
 
 def cut(rows: pa.Table, first: int, last: int, since: float) -> pa.Table:
-    """The same for rows of one epoch of one stream that are in order."""
+    """`chosen` for ordered rows of one epoch of one stream."""
     offsets, every = rows["offset"], range(len(rows))
     begin = bisect_left(every, first, key=lambda row: offsets[row].as_py())
     end = bisect_right(every, last, lo=begin, key=lambda row: offsets[row].as_py())
@@ -148,7 +153,7 @@ def microseconds(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def registered(rows: pa.Table, stream: str, epoch: str) -> list[Registered]:
-    """All rows are of this epoch of this stream: their names are not made again for each."""
+    """All rows are of this epoch of this stream, so the two strings are shared."""
     columns = [microseconds(rows).to_pylist() if name == "timestamp" else rows[name].to_pylist() for name in CELLS]
     return [
         Registered(
@@ -171,26 +176,26 @@ FOOTERS = 512
 CHECKED = 65536
 EXTENTS = 16384
 SHARED = 262144
-"""Extents of row groups that many streams share. Whoever reads such a group's keys learns the extents of all its streams."""
+"""Cached extents of row groups shared by many streams: reading the keys of such a group yields the extents of all of them."""
 
 MAX_BYTES = 16 << 20
-"""Payload bytes after which an answer ends with the row group, whatever its limit of messages."""
+"""Payload bytes after which an answer ends at the next row group, even below its message limit."""
 
 BROKEN = (OSError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError, pa.ArrowException)
-"""What reading bytes that are not a Parquet file, or not one of the archive, ends in."""
+"""Exceptions of reading a file that is not Parquet, or not of the archive."""
 
 T = TypeVar("T")
 
 
 class UnreadableFile(OSError):
-    """A file that is there and is not what was written."""
+    """The file exists, but its content is not what was written."""
 
     def __init__(self, reason: str, path: str) -> None:
         super().__init__(errno.EIO, reason, path)
 
 
 class File(NamedTuple):
-    """One file as the Delta log tells of it; what it does not tell is as wide as can be."""
+    """One file of the Delta log. Missing statistics are the widest possible range."""
 
     path: str
     first_stream: str
@@ -201,12 +206,12 @@ class File(NamedTuple):
 
 
 FileStamp = tuple[int, int, int]
-"""A file's size and times. What was learned of a file is true as long as they are the same."""
+"""Size and times of a file. Cached data of a file is valid while they are unchanged."""
 
 
 class Bounds(NamedTuple):
-    """Of one epoch of a stream within a row group; the numbers are exact. Its rows lie in [begin, end). `alone`: they are all
-    that is there, in order."""
+    """Exact bounds of one epoch of a stream within a row group. Its rows are in [begin, end). `alone`: the range has no other
+    rows, and they are in order."""
 
     first: int
     last: int
@@ -235,24 +240,24 @@ class HistoryRange(NamedTuple):
 
 
 class ParquetIndex:
-    """The files below one root. What was read of them is remembered, the least used is forgotten first."""
+    """The files below one root. Footers and extents are cached (LRU)."""
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)
-        self._as_written: Remembered[bool] = Remembered(CHECKED)
-        self._footers: Remembered[Footer] = Remembered(FOOTERS)
-        self._extents: Remembered[tuple[RowGroupExtent, ...]] = Remembered(EXTENTS)
-        self._shared: Remembered[dict[tuple[str, str], Bounds]] = Remembered(SHARED, weigh=len)
+        self._as_written: LruCache[bool] = LruCache(CHECKED)
+        self._footers: LruCache[Footer] = LruCache(FOOTERS)
+        self._extents: LruCache[tuple[RowGroupExtent, ...]] = LruCache(EXTENTS)
+        self._shared: LruCache[dict[tuple[str, str], Bounds]] = LruCache(SHARED, weigh=len)
 
     def read(self, files: Sequence[File], wanted: HistoryRange) -> ColdPiece:
-        """Raises FileNotFoundError where a file is gone, and UnreadableFile where one is not what was written."""
+        """Raises FileNotFoundError for a missing file, and UnreadableFile for a changed one."""
         waiting = sorted(self._in_range(files, wanted), key=lambda extent: extent.bounds.first)
         found: dict[int, Registered] = {}
         for place, extent in enumerate(waiting):
             found |= {message.offset: message for message in self._messages(extent, wanted)}
             following = waiting[place + 1].bounds.first if place + 1 < len(waiting) else None
             if following is not None and _enough(found, wanted.limit, following):
-                # Only what lies surely below everything that was not read may be told.
+                # Return only messages below the first offset of the row groups not read.
                 return ColdPiece(_lowest(found, wanted.limit, following), more=True)
         return ColdPiece(_lowest(found, wanted.limit, None), more=len(found) > wanted.limit)
 
@@ -262,12 +267,12 @@ class ParquetIndex:
                 continue
             if file.last_offset < wanted.first or file.first_offset > wanted.last:
                 continue
-            for extent in self._extents_of(file.path, wanted.stream, wanted.epoch):
+            for extent in self._find_extents(file.path, wanted.stream, wanted.epoch):
                 has = extent.bounds
                 if has.last >= wanted.first and has.first <= wanted.last and has.last_time >= wanted.since:
                     yield extent
 
-    def _extents_of(self, path: str, stream: str, epoch: str) -> tuple[RowGroupExtent, ...]:
+    def _find_extents(self, path: str, stream: str, epoch: str) -> tuple[RowGroupExtent, ...]:
         def look() -> tuple[RowGroupExtent, ...]:
             with _reading(path):
                 stamp = self._stamp(path)
@@ -294,13 +299,13 @@ class ParquetIndex:
             with _reading(path):
                 stamp = self._checked(path)
                 rows = self._rows(extent, stamp, wanted)
-                # Of one extent, which is in order, no more than the limit can be needed. One more tells that there are more.
+                # An extent is in order, so the limit is enough. One more row shows whether there are more.
                 messages = registered(rows.slice(0, wanted.limit + 1), wanted.stream, wanted.epoch)
                 if self._stamp(path) != stamp:
-                    raise UnreadableFile("it was changed while it was read", path)
+                    raise UnreadableFile("the file changed while it was read", path)
                 return messages
         except UnreadableFile:
-            # What was read of the file before may be wrong too, and its owner may put the right one back.
+            # Data read earlier may be wrong too, and the correct file may be restored.
             self._extents.forget((path, wanted.stream, wanted.epoch))
             self._shared.forget((path, extent.stamp, extent.group))
             self._footers.forget((path, extent.stamp))
@@ -312,14 +317,14 @@ class ParquetIndex:
             rows = self._group(extent.path, stamp, extent.group, CELLS).slice(begin, end - begin)
             return cut(rows, wanted.first, wanted.last, wanted.since)
         if extent.stamp != stamp:
-            self._extents.forget((extent.path, wanted.stream, wanted.epoch))  # the next read learns them of the file as it is
+            self._extents.forget((extent.path, wanted.stream, wanted.epoch))  # the next read indexes the changed file
         rows = self._group(extent.path, stamp, extent.group, COLUMNS)
         rows = chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since)
         return rows.take(pc.sort_indices(rows["offset"]).slice(0, wanted.limit + 1))
 
     def _group(self, path: str, stamp: FileStamp, number: int, columns: list[str]) -> pa.Table:
-        # With its footer known a file is opened without reading anything. Buffers that are filled ahead would be filled by
-        # other threads, and waiting for them takes longer than reading the few columns. Names repeat: they stay a dictionary.
+        # The cached footer saves a read at opening. Pre-buffering would use other threads, and waiting for them takes longer
+        # than reading the few columns. Names repeat, so they stay dictionary-encoded.
         metadata = self._footer(path, stamp).metadata
         with pa.OSFile(f"{self._root}/{path}") as source:
             file = pq.ParquetFile(source, metadata=metadata, pre_buffer=False, read_dictionary=NAMES)
@@ -330,7 +335,7 @@ class ParquetIndex:
         return self._footers.get((path, stamp), lambda: Footer(pq.read_metadata(f"{self._root}/{path}")))
 
     def _checked(self, path: str) -> FileStamp:
-        """Only for files whose rows are about to be told: which files those are is found out without reading all of each."""
+        """Verify the digest of a file before its rows are returned. Finding the right files needs only their footers."""
 
         def look() -> bool:
             with open(f"{self._root}/{path}", "rb") as file:
@@ -338,7 +343,7 @@ class ParquetIndex:
 
         stamp = self._stamp(path)
         if not self._as_written.get((path, stamp), look):
-            raise UnreadableFile("it was changed after it was written", path)
+            raise UnreadableFile("the file changed after it was written", path)
         return stamp
 
     def _stamp(self, path: str) -> FileStamp:
@@ -353,13 +358,13 @@ def _reading(path: str) -> Iterator[None]:
     except UnreadableFile:
         raise
     except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, "it is missing", path) from error
+        raise FileNotFoundError(errno.ENOENT, "the file is missing", path) from error
     except BROKEN as error:
         raise UnreadableFile(str(error), path) from error
 
 
-class Remembered(Generic[T]):
-    """A bounded memory that threads share. `weigh` tells how much of the limit a thing takes."""
+class LruCache(Generic[T]):
+    """A bounded, thread-safe cache. `weigh` returns how much of the limit an entry uses."""
 
     def __init__(self, limit: int, weigh: Callable[[T], int] = lambda made: 1) -> None:
         self._limit = limit
@@ -369,7 +374,7 @@ class Remembered(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Two threads may make the same thing at once; that costs time only."""
+        """Two threads may compute the same entry at once, which only costs time."""
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
@@ -390,7 +395,7 @@ class Remembered(Generic[T]):
 
 
 def _bounds(keys: pa.Table, ordered: bool) -> dict[tuple[str, str], Bounds]:
-    """Of every stream and epoch in a row group. Rows without an epoch are no publications."""
+    """The bounds of every stream and epoch in a row group. Rows without an epoch are not publications."""
     found = keys.append_column("row", pa.arange(0, len(keys))).group_by(NAMES, use_threads=False)
     ends = found.aggregate([("offset", "min_max"), ("timestamp", "max"), ("row", "min_max"), ("row", "count")])
     times = ends["timestamp_max"].cast(pa.int64()).to_pylist()
@@ -408,8 +413,8 @@ def _exact(offsets: dict[str, object], last_time: float, begin: int, end: int, r
 
 
 def _enough(found: dict[int, Registered], limit: int, following: int) -> bool:
-    told = [message for offset, message in found.items() if offset < following]
-    return len(told) >= limit or (bool(told) and sum(len(message.payload) for message in told) >= MAX_BYTES)
+    ready = [message for offset, message in found.items() if offset < following]
+    return len(ready) >= limit or (bool(ready) and sum(len(message.payload) for message in ready) >= MAX_BYTES)
 
 
 def _lowest(found: dict[int, Registered], limit: int, below: int | None) -> tuple[Registered, ...]:

@@ -59,7 +59,7 @@ class JournalEndpoint:
         shard = whole(request.params["shard"], "shard", 0, _MAX_SHARD)
         spans = [span for span in self._journal.spans() if span.shard == shard]
         if (oldest := first_kept_span(spans)) is None:
-            return json_answer(404, {"error": f"there is no shard {shard}", "shards": count_shards(self._journal.spans())})
+            return json_answer(404, {"error": f"unknown shard: {shard}", "shards": count_shards(self._journal.spans())})
         first = number(request, "from", oldest.first, 0, _MAX_POSITION)
         end = number(request, "to", _end_after(spans, first), 0, _MAX_POSITION)
         max_bytes = number(request, "max_bytes", DEFAULT_BYTES, 1, MAX_BYTES)
@@ -137,7 +137,7 @@ class ConsumersEndpoint:
     async def _forget(self, request: HttpRequest) -> HttpResponse:
         name = _name(request)
         if not await self._store.remove(name):
-            return refusal(404, f"there is no consumer {name}")
+            return refusal(404, f"unknown consumer: {name}")
         return json_answer(200, {})
 
     async def _marks(self, request: HttpRequest) -> Marks:

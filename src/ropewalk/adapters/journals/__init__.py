@@ -1,1 +1,1 @@
-"""The durable record of what was registered, and the implementation without one."""
+"""The durable journal of registered messages, and the implementation that stores nothing."""

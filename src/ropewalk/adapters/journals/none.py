@@ -1,4 +1,4 @@
-"""The journal that is switched off: nothing is written, nothing waits, and there is nothing to read."""
+"""The disabled journal: writes are discarded, and reads are refused."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -21,13 +21,13 @@ class NoJournal:
         """There is nothing to end."""
 
     async def sweep(self) -> None:
-        """There is nothing to let go."""
+        """There is nothing to remove."""
 
     async def write(self, rows: Sequence[Row]) -> None:
-        """Kept nowhere, as asked."""
+        """Discards the rows."""
 
     def write_nowait(self, rows: Sequence[Row]) -> None:
-        """Kept nowhere, as asked."""
+        """Discards the rows."""
 
     def health(self) -> str:
         return ""
@@ -42,7 +42,7 @@ class NoJournal:
         raise BadRequest("this server keeps no journal")
 
     def mark_archived(self, positions: dict[int, int]) -> None:
-        """There is nothing that an archive would let go."""
+        """No rows depend on the archive."""
 
     def archived_ends(self) -> dict[int, int]:
         return {}

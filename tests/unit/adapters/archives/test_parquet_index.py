@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ropewalk.adapters.archives.delta import DeltaArchive
-from ropewalk.adapters.archives.parquet_index import Remembered
+from ropewalk.adapters.archives.parquet_index import LruCache
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Registered
 from tests.archive_writer import Scribe, flip_payload, message
@@ -212,13 +212,13 @@ def kept(text: str) -> Callable[[], str]:
 
 
 def test_cached_value_is_not_loaded_again() -> None:
-    memory: Remembered[str] = Remembered(10)
+    memory: LruCache[str] = LruCache(10)
     assert memory.get("a", kept("x")) == "x"
     assert memory.get("a", never) == "x"
 
 
 def test_cache_evicts_the_least_recently_used_values() -> None:
-    memory: Remembered[str] = Remembered(10, weigh=len)
+    memory: LruCache[str] = LruCache(10, weigh=len)
     for name in ("a", "b", "c"):
         memory.get(name, kept(name * 3))
     memory.get("a", never)
@@ -229,7 +229,7 @@ def test_cache_evicts_the_least_recently_used_values() -> None:
 
 
 def test_value_larger_than_the_cache_is_returned_and_not_cached() -> None:
-    memory: Remembered[str] = Remembered(3, weigh=len)
+    memory: LruCache[str] = LruCache(3, weigh=len)
     assert memory.get("a", kept("xxxx")) == "xxxx"
     assert memory.get("a", kept("yyy")) == "yyy"
     assert memory.get("a", never) == "yyy"

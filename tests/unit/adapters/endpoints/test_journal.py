@@ -128,7 +128,7 @@ async def test_missing_range_is_answered_with_416_and_the_spans(client: Client) 
 
 async def test_unknown_shard_is_answered_with_404(client: Client) -> None:
     async with client.get("/journal/2") as response:
-        assert (response.status, await response.json()) == (404, {"error": "there is no shard 2", "shards": 2})
+        assert (response.status, await response.json()) == (404, {"error": "unknown shard: 2", "shards": 2})
 
 
 async def test_invalid_numbers_are_refused(client: Client, journal: FakeJournal, subtests: pytest.Subtests) -> None:

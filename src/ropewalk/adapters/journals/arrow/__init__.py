@@ -1,6 +1,6 @@
 """The journal in Arrow IPC segments by shard: recovery, group commit, reads, and retention.
 
-Invariant: what was acknowledged is found again, or the loss is reported.
+Invariant: every acknowledged row is recovered, or its loss is reported.
 
     journal/journal.json, journal.copy.json   the manifest: shards, generations, holes, clean shutdown or not
     journal/commits-N.log                     the commit log: how far each group brought each shard
@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ropewalk.adapters.journals.arrow.consumers import Consumers
-from ropewalk.adapters.journals.arrow.disk import Disk, boot_id, lock
+from ropewalk.adapters.journals.arrow.disk import Disk, lock
 from ropewalk.adapters.journals.arrow.logs import Reader, ShardLog
 from ropewalk.adapters.journals.arrow.records import CommitLog, Manifest, save
 from ropewalk.adapters.journals.arrow.recovery import Site, recover
@@ -30,8 +30,6 @@ from ropewalk.model.journal import DURABILITIES, Consumer, Marks, Recovered, Row
 from ropewalk.model.limits import JournalLimits
 from ropewalk.ports import Clock
 
-MIB = 1024 * 1024
-DAY = 86400.0
 PROBE = b"\0" * 65536
 
 
@@ -43,9 +41,12 @@ def random_epoch() -> str:
 class ArrowJournal:
     """Implements `ports.Journal`, `ports.JournalReader` and `ports.ConsumerStore`.
 
-    In order: `open`, take what it recovered, `start`, …, `stop`. Durability is when an acknowledgement is given: `memory` at
-    once, `journal` when the rows are written, `fsync` when they are on disk. With `for_archive` nothing goes before the archive
-    has it, but at the hard limit. `tips_seconds`: how long the end of a stream nobody publishes to is remembered.
+    Call `open`, use the recovered state, then `start`, …, `stop`.
+
+    Args:
+        durability: when a write is acknowledged: `memory` at once, `journal` when it is written, `fsync` when it is on disk.
+        new_epoch: names the epochs of generations.
+        disk: the file operations.
     """
 
     def __init__(
@@ -55,29 +56,23 @@ class ArrowJournal:
         limits: JournalLimits,
         *,
         durability: str,
-        segment_seconds: float = 3600.0,
-        for_archive: bool = True,
-        queue_size: int = 64 * MIB,
-        tips_seconds: float = 30 * DAY,
-        boot: str | None = None,
         new_epoch: Callable[[], str] = random_epoch,
         disk: Disk | None = None,
     ) -> None:
         if durability not in DURABILITIES:
             raise UserMistake(f"durability is one of {', '.join(DURABILITIES)}, not {durability}")
         self._disk = disk or Disk()
-        boot_now = boot_id() if boot is None else boot
-        self._site = Site(Path(data_dir) / "journal", limits.shards, boot_now, new_epoch, self._disk)
+        self._site = Site(Path(data_dir) / "journal", limits.shards, self._disk.boot_id(), new_epoch, self._disk)
         self._durability = durability
-        self._clock = clock
-        self._retention = Retention(limits.retention, limits.retention_size, limits.hard_limit, for_archive)
+        self._retention = Retention(
+            limits.retention, limits.retention_size, limits.hard_limit, limits.for_archive, limits.tips_seconds, clock
+        )
         segment_size = limits.segment_size
-        if limits.hard_limit:  # segments that grow never go: all of them together must stay far below the limit
+        if limits.hard_limit:  # active segments are never removed: together they must stay far below the limit
             segment_size = min(segment_size, max(1, limits.hard_limit // (4 * limits.shards)))
-        self._rolling = Rolling(segment_size, segment_seconds, durability == "fsync")
+        self._rolling = Rolling(segment_size, limits.segment_seconds, durability == "fsync", clock)
         self._consumers = Consumers(self._site.directory / "consumers", limits.consumer_ttl, self._disk, clock)
-        self._queue_size = queue_size
-        self._tips_seconds = tips_seconds
+        self._queue_size = limits.queue_size
         self._lock = -1
         self._revision = 0
         self._archived: dict[int, int] = {}
@@ -90,7 +85,7 @@ class ArrowJournal:
     # --- from open to stop ---
 
     def open(self, horizon: float) -> Recovered:
-        """Take the journal over, cut what does not count, and give back the `horizon` seconds before its newest row. Blocks."""
+        """Lock the journal, truncate unacknowledged rows, and return the last `horizon` seconds of rows. Blocks."""
         try:
             self._site.directory.mkdir(0o700, parents=True, exist_ok=True)
             self._disk.sync_file(self._site.directory.parent)
@@ -110,7 +105,7 @@ class ArrowJournal:
         self._logs, self._archived, self._revision = recovery.logs, recovery.archived, recovery.revision
         self._commit_log = CommitLog(self._site.directory, self._disk)
         self._commit = GroupCommit(
-            self._site.directory, self._logs, self._commit_log, recovery.group, self._rolling, self._disk, self._clock
+            self._site.directory, self._logs, self._commit_log, recovery.group, self._rolling, self._disk
         )
         self._reader = Reader(self._logs)
         self._upkeep = Upkeep(
@@ -118,10 +113,8 @@ class ArrowJournal:
             self._archived,
             self._consumers,
             self._retention,
-            self._tips_seconds,
             self._save,
             self._disk,
-            self._clock,
         )
         self._writer = Writer(self._commit, self._queue_size, self._probe, self._upkeep.rolled)
         self._save()
@@ -132,7 +125,7 @@ class ArrowJournal:
         self._writer.start()
 
     async def stop(self) -> None:
-        """Write what waits, record the ends, and leave. Nothing may be handed over any more."""
+        """Write all queued rows, record the ends, and close. No further rows are accepted."""
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     def _close(self) -> None:
@@ -141,10 +134,10 @@ class ArrowJournal:
         self._reader.close()
         self._commit.close()
         self._commit_log.close()
-        with suppress(OSError):  # not stopped in order then, which the next start finds out
+        with suppress(OSError):  # then the shutdown was not clean, which the next start detects
             for log in self._logs:
                 self._disk.sync(log.fd)
-            # Without waiting for the journal, dropped rows had been acknowledged: the recorded ends would be too low.
+            # With durability memory, dropped rows were acknowledged: the recorded ends would be too low.
             self._save(clean=not (self.instant and self._writer.dropped_rows))
         for log in self._logs:
             log.close()
@@ -155,7 +148,7 @@ class ArrowJournal:
             os.close(self._lock)
             self._lock = -1
 
-    # --- what writers and readers ask for ---
+    # --- called by writers and readers ---
 
     async def write(self, rows: Sequence[Row]) -> None:
         if self.instant or not rows:
@@ -179,7 +172,7 @@ class ArrowJournal:
     def mark_archived(self, positions: dict[int, int]) -> None:
         for shard in positions:
             if not 0 <= shard < len(self._logs):
-                raise BadRequest(f"there is no shard {shard}")
+                raise BadRequest(f"unknown shard: {shard}")
         self._archived.update(positions)
 
     def archived_ends(self) -> dict[int, int]:
@@ -201,8 +194,7 @@ class ArrowJournal:
         return self._writer.failure
 
     async def sweep(self) -> None:
-        """Find what was put back, seal what was not sealed yet, and let go of what may go. Called now and then; another thread
-        does it."""
+        """Detect restored files, seal full segments, and apply retention, in another thread. Called periodically."""
         await asyncio.get_running_loop().run_in_executor(self._upkeep.thread, self._sweep)
 
     def _sweep(self) -> None:

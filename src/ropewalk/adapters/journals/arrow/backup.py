@@ -18,10 +18,10 @@ from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.inspection import (
     Chain,
     Progress,
-    chains_of,
-    committed_ends_of,
+    list_chains,
     missing_head,
-    record_of,
+    read_committed_ends,
+    require_manifest,
     still_recorded,
 )
 from ropewalk.adapters.journals.arrow.records import CommittedEnds, GenerationRecord, Manifest, save
@@ -30,13 +30,13 @@ from ropewalk.model.errors import Unavailable, UserMistake
 from ropewalk.model.journal import GENERATION_BITS
 
 ATTEMPTS = 100
-"""Retention may take files away, and a shard may begin a new segment, while the copy is made: then it is looked at again."""
+"""Retries when retention removes files, or a shard begins a segment, during the copy."""
 
 PIECE = 1024 * 1024
 
 
 class Copied(Struct, frozen=True):
-    """What is in the copy; `hole_rows` are missing in the journal itself."""
+    """The contents of the copy; `hole_rows` are missing in the journal itself."""
 
     shards: int
     rows: int
@@ -45,14 +45,14 @@ class Copied(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """A journal at one moment: its record, what was committed, and its files by shard and generation."""
+    """A journal at one moment: its manifest, its committed ends, and its files by shard and generation."""
 
     manifest: Manifest
     committed: CommittedEnds
     chains: list[list[Chain]]
 
     def closed(self) -> Iterator[tuple[Chain, int]]:
-        """Files that do not grow any more, as chain and number."""
+        """Files that no longer grow, as chain and number."""
         for chains in self.chains:
             for chain in chains:
                 yield from ((chain, number) for number in range(len(chain.paths) - chain.in_use))
@@ -64,19 +64,19 @@ class View(Struct, frozen=True):
 
 def view(directory: Path) -> View:
     for _ in range(ATTEMPTS):
-        manifest = record_of(directory)
+        manifest = require_manifest(directory)
         if manifest is None:
-            raise UserMistake(f"there is no journal in {directory.parent}")
-        committed = committed_ends_of(directory, manifest)
+            raise UserMistake(f"no journal in {directory.parent}")
+        committed = read_committed_ends(directory, manifest)
         with suppress(FileNotFoundError):
-            chains = [chains_of(directory, manifest, committed, shard) for shard in range(manifest.shards)]
+            chains = [list_chains(directory, manifest, committed, shard) for shard in range(manifest.shards)]
             if still_recorded(directory, manifest):
                 return View(manifest, committed, chains)
     raise Unavailable(f"the files of {directory} change faster than they can be read")
 
 
 def as_committed(seen: View) -> View | None:
-    """Without the files that were begun after the commits were read. None if retention took all others meanwhile."""
+    """Leave out files begun after the commit log was read. None if retention removed all others meanwhile."""
     chains = []
     for of_shard in seen.chains:
         *former, current = of_shard
@@ -109,16 +109,16 @@ class JournalCopy:
         self._bytes = 0
 
     def consumers(self) -> None:
-        """First of all: their marks then lie within the rows that are copied after them."""
+        """Copied first, so that their marks are within the rows copied later."""
         (self._target / "consumers").mkdir(parents=True)
         for path in sorted((self._source / "consumers").glob("*.json")):
             try:
                 shutil.copy(path, self._target / "consumers" / path.name)
-            except FileNotFoundError:  # it was forgotten meanwhile
+            except FileNotFoundError:  # deleted meanwhile
                 continue
 
     def rows(self) -> Copied:
-        """Raises UserMistake where there is no journal."""
+        """Raises UserMistake without a journal."""
         self._copy_closed(view(self._source))
         for _ in range(ATTEMPTS):
             seen = self._copy_growing()
@@ -127,7 +127,7 @@ class JournalCopy:
         raise Unavailable(f"the files of {self._source} change faster than they can be copied")
 
     def _copy_closed(self, seen: View) -> bool:
-        """False if one of them went away meanwhile."""
+        """False if a file was removed meanwhile."""
         total = sum(path.stat().st_size for chains in seen.chains for chain in chains for path in chain.paths if path.exists())
         for chain, number in seen.closed():
             path = chain.paths[number]
@@ -141,7 +141,7 @@ class JournalCopy:
         return True
 
     def _copy_growing(self) -> View | None:
-        """The rest, at one moment for all shards. None if that moment was missed: a file went away, or a shard began more than
+        """Copy the growing files, at one moment for all shards. None to retry: a file was removed, or a shard began more than
         one file meanwhile."""
         with ExitStack() as opened:
             growing = view(self._source).growing().values()
@@ -150,7 +150,7 @@ class JournalCopy:
             seen = as_committed(listed)
             if seen is None:
                 return None
-            # A file is rewritten once another follows it, and can be cut between groups only as it was before.
+            # A file is rewritten once another follows it. Only the original can be truncated between groups.
             for shard, path in seen.growing().items():
                 if path in files:
                     continue
@@ -168,7 +168,7 @@ class JournalCopy:
             return seen
 
     def _has_begun_another(self, chains: list[Chain]) -> bool:
-        """Whether there are files of a shard that were not there when it was listed."""
+        """Whether the shard has files that were not listed."""
         listed = {path for chain in chains for path in (*chain.paths, *chain.left_over, *chain.strays)}
         return not listed.issuperset((self._source / f"shard={chains[-1].shard:02}").glob("*.arrow"))
 
@@ -184,7 +184,7 @@ class JournalCopy:
         self._copied[path] = copy
 
     def _copy_beside(self, seen: View) -> bool:
-        """States and indexes. False if retention took a segment before its state was copied."""
+        """Copy states and indexes. False if retention removed a segment before its state was copied."""
         for chain in (chain for chains in seen.chains for chain in chains):
             for path in chain.paths:
                 copy = self._target / path.parent.name / path.name
@@ -196,18 +196,18 @@ class JournalCopy:
         return True
 
     def _cut(self, chain: Chain) -> None:
-        """Take off what was committed after the moment of the copy."""
+        """Truncate rows committed after the moment of the copy."""
         copy = self._copied[chain.paths[-1]]
         segment, _ = scan(copy, chain.shard, int(copy.stem), chain.promised, ended=True)
         if segment.firsts and segment.firsts[-1] == segment.end:
             os.truncate(copy, segment.offsets[-1])
 
-    # --- once all is there ---
+    # --- once all files are copied ---
 
     def _finish(self, seen: View) -> Copied:
         generations = [[_record(chain, self._holes(chain)) for chain in chains] for chains in seen.chains]
         wanted = {path for chains in seen.chains for chain in chains for path in chain.paths}
-        for path in self._copied.keys() - wanted:  # retention took it after it was copied
+        for path in self._copied.keys() - wanted:  # removed by retention after it was copied
             for each in (self._copied[path], state_path(self._copied[path]), index_path(self._copied[path])):
                 each.unlink(missing_ok=True)
         for shard in range(seen.manifest.shards):
@@ -238,7 +238,7 @@ class JournalCopy:
             copy, first, limit = self._copied[path], int(path.stem), chain.limit(number)[0]
             found += scan(copy, chain.shard, first, limit, ended=True)[0].holes
             if load_index(copy, chain.shard, first) is None:
-                index_path(copy).unlink(missing_ok=True)  # of the file before or after it was rewritten
+                index_path(copy).unlink(missing_ok=True)  # it is of another version of the file
         return found
 
 

@@ -1,8 +1,8 @@
-"""Record batches: rows to Arrow and back, and the messages in which a segment holds them.
+"""Record batches: converts rows to Arrow and back, and frames them as the messages of a segment.
 
-Invariant: a missing value is null, and becomes the row's default again. A message is complete and unchanged, or it is not used
-at all: each carries a small record of itself with a checksum, in the padding that Arrow allows after a message's metadata. So
-every Arrow reader sees a plain IPC stream.
+Invariant: a missing value is null, and is decoded as the default of the field. A damaged or incomplete message is never used:
+each has a small record with a checksum, in the padding that Arrow allows after the metadata of a message. So every Arrow reader
+sees a plain IPC stream.
 
     FF FF FF FF | size of metadata + record | metadata | record | body
 """
@@ -18,7 +18,7 @@ from zlib import crc32
 
 import msgspec
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ropewalk.model.journal import Row, RowKind
 from ropewalk.protocol.journal_schema import BINARY, INT64, SCHEMA, STRING, TIME
@@ -33,7 +33,7 @@ _NAMES = tuple(SCHEMA.names)
 
 
 def encode(rows: Sequence[Row], first: int) -> tuple[Any, int]:
-    """The record batch of these rows, the first of them at position `first`, and the newest time in it in microseconds."""
+    """The record batch of these rows, which begin at position `first`, and its newest time in microseconds."""
     times = [round(row.timestamp * MICROSECONDS) for row in rows]
     streams = [row.stream for row in rows]
     keys = [row.key for row in rows]
@@ -47,7 +47,7 @@ def encode(rows: Sequence[Row], first: int) -> tuple[Any, int]:
         "epoch": _texts([row.epoch for row in rows]),
         "offset": _places([row.offset for row in rows]),
         "timestamp": _numbers(times, TIME),
-        # For publications the key is the stream's name, most of the time: one column then serves as both.
+        # The key of a publication is usually the name of its stream: then one column serves as both.
         "key": stream_column if keys == streams else pa.array(keys, STRING),
         "value": _values(rows, published),
         "uid": _texts([row.uid for row in rows]),
@@ -62,10 +62,10 @@ def encode(rows: Sequence[Row], first: int) -> tuple[Any, int]:
 
 
 def decode(batch: Any, oldest: int) -> Iterator[Row]:
-    """The rows of a batch at or after `oldest` (microseconds), as they were written, to the microsecond of their time."""
+    """The rows of a batch at or after `oldest` (microseconds). Times are rounded to microseconds."""
     events = batch.column("event").to_pylist()
     times = batch.column("timestamp").cast(INT64).to_pylist()
-    # A kind that is not known is of a newer version.
+    # Unknown kinds are from a newer version.
     wanted = [time >= oldest and event in KINDS for time, event in zip(times, events, strict=True)]
     columns = [_cells(batch.column(field.name), field.default) for field in _FIELDS]
     kinds = map(KINDS.get, compress(events, wanted))
@@ -107,7 +107,7 @@ def _events(rows: Sequence[Row], published: list[bool]) -> Any:
 
 
 def _values(rows: Sequence[Row], published: list[bool]) -> Any:
-    """A publication has a value, even an empty one; what happened to sessions has none."""
+    """Publications have a value, even an empty one; session rows have none."""
     if all(published):
         return pa.array([row.value for row in rows], BINARY)
     if not any(published):
@@ -116,7 +116,7 @@ def _values(rows: Sequence[Row], published: list[bool]) -> Any:
 
 
 def _produced(rows: Sequence[Row]) -> tuple[Any, Any]:
-    """A sequence belongs to its producer, and the first one is 0."""
+    """Sequences begin at 0, so they are null only without a producer."""
     producers = [row.producer for row in rows]
     if not any(producers):
         return _absent(len(rows), STRING), _absent(len(rows), INT64)
@@ -124,16 +124,16 @@ def _produced(rows: Sequence[Row]) -> tuple[Any, Any]:
 
 
 def _absent(rows: int, kind: Any) -> Any:
-    return _few_absent(rows, kind) if rows <= FEW else pa.nulls(rows, kind)
+    return _cached_nulls(rows, kind) if rows <= SMALL_BATCH_ROWS else pa.nulls(rows, kind)
 
 
 @cache
-def _few_absent(rows: int, kind: Any) -> Any:
+def _cached_nulls(rows: int, kind: Any) -> Any:
     return pa.nulls(rows, kind)
 
 
-FEW = 16
-"""Batches so small are common and their columns of nulls are kept; there are not many of them."""
+SMALL_BATCH_ROWS = 16
+"""Small batches are common, so their columns of nulls are cached."""
 
 _ONE_PUBLISHED = pa.array([RowKind.PUBLISH.value], STRING)
 
@@ -150,17 +150,19 @@ END_OF_STREAM = HEAD.pack(CONTINUATION, 0)
 OPENING = b"RwO1"
 BATCH = b"RwB1"
 MAGICS = (OPENING, BATCH)
-LARGEST_METADATA = 1 << 20
+MAX_METADATA_BYTES = 1 << 20
 
 _BEGINNING = re.compile(rb"\xff(?=\xff{3}..[\x00-\x10]\x00)", re.DOTALL)
-"""How a message begins: the continuation mark, and a size of metadata that may be."""
+"""The beginning of a message: the continuation mark and a plausible metadata size."""
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """One message as its record describes it.
+    """The record of one message.
 
-    `group` is the group commit it belongs to and `members` how many messages that group has; both are 0 in a message that was
-    rewritten after its group was complete. `newest` is the latest time in it, in microseconds.
+    Attributes:
+        group: its group commit; 0 in a message rewritten after the group was complete.
+        newest: the latest time, in microseconds.
+        members: the number of messages in the group; 0 in a rewritten message.
     """
 
     magic: bytes
@@ -174,33 +176,34 @@ class Frame(Struct, frozen=True, gc=False):
 
 
 def frame_batch(batch: Any, shard: int, first: int, newest: int, group: int = 0, members: int = 0) -> bytes:
-    return _frame(batch.serialize(), BATCH, first, group, newest, batch.num_rows, members, shard)
+    message = batch.serialize()
+    return _frame(message, Frame(BATCH, len(message) + RECORD.size, first, group, newest, batch.num_rows, members, shard))
 
 
 def frame_opening(shard: int, epoch: str, first: int) -> bytes:
-    """How a segment begins: the schema, and whose it is."""
+    """The header of a segment: the schema, the shard and the epoch."""
     schema = SCHEMA.with_metadata({"ropewalk.shard": str(shard), "ropewalk.epoch": epoch})
-    return _frame(schema.serialize(), OPENING, first, 0, 0, 0, 0, shard)
+    message = schema.serialize()
+    return _frame(message, Frame(OPENING, len(message) + RECORD.size, first, 0, 0, 0, 0, shard))
 
 
-def _frame(message: Any, magic: bytes, first: int, group: int, newest: int, rows: int, members: int, shard: int) -> bytes:
+def _frame(message: Any, frame: Frame) -> bytes:
     view = memoryview(message)
     _, metadata = HEAD.unpack_from(view)
     body_at = HEAD.size + metadata
     head = HEAD.pack(CONTINUATION, metadata + RECORD.size)
-    length = len(view) + RECORD.size
-    record = RECORD.pack(magic, length, first, group, newest, rows, members, shard, 0)[:UNCHECKED]
+    record = RECORD.pack(*structs.astuple(frame), 0)[:UNCHECKED]
     before = b"".join((head, view[HEAD.size : body_at], record))
     checksum = crc32(view[body_at:], crc32(before))
     return b"".join((before, checksum.to_bytes(4, "little"), view[body_at:]))
 
 
 def frame_at(data: memoryview, at: int) -> Frame | None:
-    """The whole message that begins at `at`; None if there is none, or if one bit of it is not as it was written."""
+    """The message at `at`; None if there is none, or its checksum does not match."""
     if at + HEAD.size > len(data):
         return None
     continuation, metadata = HEAD.unpack_from(data, at)
-    if continuation != CONTINUATION or not RECORD.size <= metadata <= LARGEST_METADATA:
+    if continuation != CONTINUATION or not RECORD.size <= metadata <= MAX_METADATA_BYTES:
         return None
     body_at = at + HEAD.size + metadata
     if body_at > len(data):
@@ -215,13 +218,13 @@ def frame_at(data: memoryview, at: int) -> Frame | None:
 
 
 def frames_after(data: memoryview, at: int) -> Iterator[tuple[int, Frame]]:
-    """Whole messages that begin at `at` or later, wherever they lie, and their places: the way on behind bad bytes.
+    """Valid messages at any offset from `at` on, with their offsets: resumes after damaged bytes.
 
-    Text cannot be taken for a message: no byte of UTF-8 is FF.
+    Text is never mistaken for a message: UTF-8 has no byte FF.
     """
     while (mark := _BEGINNING.search(data, at)) is not None:
         place = mark.start()
-        del mark  # it holds on to the file's memory
+        del mark  # keeps the file's memory alive
         frame = frame_at(data, place)
         if frame is not None:
             yield place, frame

@@ -1,7 +1,7 @@
-"""The marks of named readers: one small file for each, replaced atomically.
+"""The marks of consumers (named readers): one small file each, replaced atomically.
 
-Invariant: what is in memory is on disk. Consumers are never changed in place, because retention reads them meanwhile. A
-consumer whose file cannot be read is not treated as unknown: it holds all rows and does not start over.
+Invariant: memory and disk agree. Consumers are never changed in place, because retention reads them concurrently. A consumer
+with an unreadable file is not treated as unknown: it keeps all rows and does not start over.
 """
 
 import logging
@@ -20,11 +20,11 @@ from ropewalk.ports import Clock
 
 logger = logging.getLogger("ropewalk.journal")
 
-MOST = 1000
+MAX_CONSUMERS = 1000
 
 
 class Consumers:
-    """Those that moved within `ttl` seconds hold what they have not read. Changes block, and are safe from several threads."""
+    """Consumers that moved within `ttl` seconds keep their unread rows. Changes block and are thread-safe."""
 
     def __init__(self, directory: Path, ttl: float, disk: Disk, clock: Clock) -> None:
         self._directory = directory
@@ -70,7 +70,7 @@ class Consumers:
             return True
 
     def needed_from(self, shards: int) -> dict[int, int]:
-        """By shard the lowest position that is held."""
+        """By shard, the lowest position that is kept for consumers."""
         if any(self._held_until(written) > self._clock() for written in self._unreadable.values()):
             return dict.fromkeys(range(shards), 0)
         return needed_from(consumer for consumer in self._known.values() if not self._idle(consumer))
@@ -101,12 +101,12 @@ class Consumers:
             return consumer
 
     def _make_room(self) -> None:
-        """The one that has not moved for the longest time gives way, if it holds nothing any more."""
-        if len(self._known) < MOST:
+        """Remove the consumer that has been idle longest, if its time to live is over."""
+        if len(self._known) < MAX_CONSUMERS:
             return
         oldest = min(self._known.values(), key=lambda consumer: consumer.moved)
         if not self._idle(oldest):
-            raise LimitReached(f"{MOST} consumers are known already; forget one")
+            raise LimitReached(f"the limit of {MAX_CONSUMERS} consumers is reached: delete one")
         self._remove(oldest.name)
 
     def _save(self, consumer: Consumer) -> None:
@@ -129,12 +129,12 @@ class Consumers:
         self._unreadable = {path: written for path, written in self._unreadable.items() if path != own}
 
     def _path(self, name: str) -> Path:
-        # Not the name itself: it may be `..`, and some file systems take `A` for `a`. The file tells the name.
+        # Not the name itself: it may be `..`, and some file systems ignore case. The file contains the name.
         return self._directory / f"{sha256(name.encode()).hexdigest()[:32]}.json"
 
 
 def load_consumer(path: Path) -> Consumer | None:
-    """None if the file is not as it was written. Raises OSError."""
+    """None if the file is damaged. Raises OSError."""
     try:
         return msgspec.json.decode(unchecked(path.read_bytes()), type=Consumer)
     except ValueError:  # msgspec's errors are ValueErrors

@@ -1,6 +1,6 @@
-"""All file operations of the journal, so that a test can simulate a full or failing disk, and small files with a checksum.
+"""The file operations of the journal, which tests replace to simulate a full or failing disk; and small files with a checksum.
 
-Invariant: bytes are written at an offset that the caller names, never appended, so that a failed write is overwritten.
+Invariant: bytes are written at an explicit offset, never appended, so that a failed write is overwritten.
 """
 
 import fcntl
@@ -15,11 +15,18 @@ PRIVATE = 0o600
 
 
 class Disk:
+    def boot_id(self) -> str:
+        """Identifies this boot of the operating system. "" if unknown: then the page cache counts as lost."""
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            return ""
+
     def open(self, path: Path) -> int:
         return os.open(path, NEW, PRIVATE)
 
     def write(self, fd: int, data: bytes, at: int) -> None:
-        """All of it, or OSError; then some of it may be there."""
+        """Write all bytes. On OSError, part of them may be written."""
         view = memoryview(data)
         while view:
             written = os.pwrite(fd, view, at)
@@ -32,7 +39,7 @@ class Disk:
         os.fsync(fd)
 
     def sync_file(self, path: Path) -> None:
-        """Also for a directory: then the names in it are on disk."""
+        """Also for directories, whose entries are then on disk."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.sync(fd)
@@ -40,7 +47,7 @@ class Disk:
             os.close(fd)
 
     def replace(self, path: Path, data: bytes) -> None:
-        """The file holds this or what it held before, whatever happens meanwhile."""
+        """Replace the contents of the file atomically."""
         fresh = path.with_name(path.name + ".new")
         fd = self.open(fresh)
         try:
@@ -57,7 +64,7 @@ class Disk:
 
 
 def lock(path: Path) -> int:
-    """Hold it as long as the process lives or until the descriptor is closed."""
+    """Held until the process ends or the descriptor is closed."""
     fd = os.open(path, NEW, PRIVATE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,24 +74,16 @@ def lock(path: Path) -> int:
     return fd
 
 
-def boot_id() -> str:
-    """The name of this run of the operating system; "" where it does not tell, and then its page cache counts as lost."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
 # --- small files: a body, and a line with its CRC --------------------------------------------------------------------
 
 
 def checked(body: bytes) -> bytes:
-    """`body` has no line end in it, as JSON has none."""
+    """`body` must not contain a line feed."""
     return b"%s\n%08x\n" % (body, crc32(body))
 
 
 def unchecked(data: bytes) -> bytes:
-    """Raises ValueError for what is not as it was written."""
+    """Raises ValueError for damaged data."""
     body, checksum, _ = data.split(b"\n")
     if int(checksum, 16) != crc32(body):
         raise ValueError("the checksum is wrong")

@@ -1,9 +1,7 @@
-"""Reads the files of a journal without changing anything: for a start, before anything is decided, and for verification,
-repair and backup.
+"""Reads the files of a journal without changing anything: for recovery at startup, verification, repair and backup.
 
-Invariant: segments that are recent enough to matter are read completely. Older ones are taken by their index, and are
-checked when they are read. A server may write meanwhile: everything committed before a survey began is covered; later rows are
-not.
+Invariant: segments within the recovery horizon are read completely. For older ones the index is trusted; they are checked when
+their rows are read. A server may write meanwhile: the survey covers everything committed before it began, and no later rows.
 """
 
 import secrets
@@ -21,14 +19,19 @@ from ropewalk.model.errors import Unavailable, UserMistake
 from ropewalk.model.journal import GENERATION_BITS
 
 ALWAYS_READ = 2
-"""Last segments of the generation in use that are read whatever their age: the last group lies there."""
+"""Last segments of the current generation that are always read: the last group is in them."""
 
 
 class Chain(Struct, frozen=True):
-    """The files of a generation. Positions below `promised` were written; `ended`: and no others, so far as anybody was told.
+    """The files of a generation.
 
-    `left_over`: files that should be gone already.
-    `strays`: files in the shard's directory that are no segments; the generation in use has them.
+    Attributes:
+        paths: its segments, in order.
+        left_over: segments that retention should have removed.
+        promised: all positions below it were acknowledged.
+        ended: no position from `promised` on was acknowledged.
+        in_use: it is the current generation of the shard.
+        strays: other files in the directory of the shard; listed for the current generation.
     """
 
     shard: int
@@ -41,19 +44,21 @@ class Chain(Struct, frozen=True):
     strays: Sequence[Path] = ()
 
     def limit(self, number: int) -> tuple[int, bool]:
-        """How far the positions of a file reach, and whether nothing else can be in it. A segment begins where the one before
-        it ended, whatever else is known."""
+        """The end of a file's positions, and whether that end is certain. A segment ends where the next one begins."""
         if number + 1 < len(self.paths):
             return int(self.paths[number + 1].stem), True
         return self.promised, self.ended
 
 
 class InspectedGeneration(Struct):
-    """A generation as it is on disk.
+    """A generation as found on disk.
 
-    `read_from`: segments from this one on were read to the last bit. `spare`: bytes behind the last whole batch of the last
-    segment. `unborn`: last files in which nothing was ever promised, and which cannot be written to. `lost`: holes that nobody
-    knew of, or that lie in what was read.
+    Attributes:
+        read_from: segments from this number on were read completely.
+        tail: the batches of the last group.
+        spare: bytes after the last complete batch.
+        unborn: last files without acknowledged rows that cannot be continued.
+        lost: holes that are new, or in the segments that were read.
     """
 
     chain: Chain
@@ -74,15 +79,15 @@ class InspectedGeneration(Struct):
 
 
 def missing_head(chain: Chain) -> list[Hole]:
-    """Positions that should lie before the first file, or in the files of a generation that has none. What retention removed
-    is not among them: the record tells the oldest position that was kept, and is written before a file is removed."""
+    """Positions missing before the first file, or all positions if every file is missing. Rows removed by retention do not
+    count: the manifest, which is written before files are removed, has the oldest kept position."""
     first = chain.record.first
     end = int(chain.paths[0].stem) if chain.paths else chain.promised
     return [(first, end)] if end > first else []
 
 
 class Scans:
-    """What was read to the last bit, so that nothing is read twice."""
+    """Caches complete reads of segments, so that none is read twice."""
 
     def __init__(self) -> None:
         self._done: dict[Path, tuple[Segment, list[Frame]]] = {}
@@ -94,7 +99,7 @@ class Scans:
         return self._done[path]
 
     def newest(self, shards: list[list[Chain]]) -> int:
-        """The time of the newest row in the segments that are read whatever their age."""
+        """The time of the newest row in the segments that are always read."""
         last = (
             self.scan(chain, number)[0].newest
             for chains in shards
@@ -105,7 +110,7 @@ class Scans:
 
 
 def inspect(chain: Chain, oldest: int, scans: Scans) -> InspectedGeneration:
-    """Follow a generation's segments from one to the next."""
+    """Inspect all segments of a generation, in order."""
     found = InspectedGeneration(chain, [], _read_from(chain, oldest))
     known = chain.record.holes
     found.lost = found.missing_head if chain.in_use else list(_unknown(found.missing_head, known))
@@ -125,7 +130,7 @@ def inspect(chain: Chain, oldest: int, scans: Scans) -> InspectedGeneration:
 
 
 def _indexed(chain: Chain, number: int) -> Segment | None:
-    """The segment by its index, with the holes that are known of it; None if the index cannot be right."""
+    """The segment from its index, with its known holes; None if the index is invalid."""
     path = chain.paths[number]
     segment = load_index(path, chain.shard, int(path.stem))
     limit, ended = chain.limit(number)
@@ -146,9 +151,9 @@ def _unknown(holes: Sequence[Hole], known: Sequence[Hole]) -> Iterator[Hole]:
 
 
 def _read_from(chain: Chain, oldest: int) -> int:
-    """The first segment that must be read: all before it hold older rows only, and are summed up in the state beside it.
+    """The number of the first segment to read: earlier ones have older rows only, and the state beside it includes them.
 
-    Of a former generation, whose state nobody needs, all may be so old. Then none is read: readers find out what is good of it.
+    The state of a former generation is not needed. If all its rows are older, none is read, and damage is found by readers.
     """
     paths, shard = chain.paths, chain.shard
     indexed = [load_index(path, shard, int(path.stem)) for path in paths]
@@ -162,7 +167,7 @@ def _read_from(chain: Chain, oldest: int) -> int:
 
 
 def named_by_its_opening(paths: Sequence[Path]) -> str:
-    """The epoch that the segments themselves carry; "" when none of them can be read."""
+    """The epoch stored in the segments; "" if none can be read."""
     for path in paths:
         with mapped(path) as data:
             opening = frame_at(data, 0)
@@ -172,11 +177,11 @@ def named_by_its_opening(paths: Sequence[Path]) -> str:
     return ""
 
 
-# --- the files, as records and commits describe them -----------------------------------------------------------------
+# --- files matched with the manifest and the commit log --------------------------------------------------------------
 
 
-def record_of(directory: Path) -> Manifest | None:
-    """The journal's record of itself; None for a new journal. Raises UserMistake where it exists and cannot be read."""
+def require_manifest(directory: Path) -> Manifest | None:
+    """The manifest; None for a new journal. Raises UserMistake if it exists and cannot be read."""
     manifest = load(directory)
     if manifest is None and begun(directory):
         raise UserMistake(
@@ -188,13 +193,13 @@ def record_of(directory: Path) -> Manifest | None:
 
 
 def still_recorded(directory: Path, manifest: Manifest) -> bool:
-    """Whether the record is the same as before the files were listed. The server writes it before it removes files."""
+    """Whether the manifest is unchanged since the files were listed. The server writes it before it removes files."""
     now = load(directory)
     return now is not None and now.revision == manifest.revision
 
 
 def begun(directory: Path) -> bool:
-    """A first start that was cut off leaves openings at the most."""
+    """Whether the journal has rows. An interrupted first start leaves only segment headers."""
     segments = [path for shard in directory.glob("shard=*") for path in shard.glob("*.arrow")]
     return any(directory.glob("commits-*.log")) or any(map(_more_than_an_opening, segments))
 
@@ -205,7 +210,7 @@ def _more_than_an_opening(path: Path) -> bool:
         return len(data) > (opening.length if opening else len(frame_opening(0, "", 0)))
 
 
-def committed_ends_of(directory: Path, manifest: Manifest | None) -> CommittedEnds:
+def read_committed_ends(directory: Path, manifest: Manifest | None) -> CommittedEnds:
     if manifest is None:
         return CommittedEnds({}, 0, True)
     recorded = {shard: generations[-1].end for shard, generations in enumerate(manifest.generations)}
@@ -216,8 +221,10 @@ def committed_ends_of(directory: Path, manifest: Manifest | None) -> CommittedEn
     return CommittedEnds(ends, max(seen.group, manifest.group), seen.whole)
 
 
-def chains_of(directory: Path, manifest: Manifest | None, committed: CommittedEnds, shard: int, epoch: str = "") -> list[Chain]:
-    """The generations of a shard: those recorded and those begun since. The last one is in use. A new shard begins with
+def list_chains(
+    directory: Path, manifest: Manifest | None, committed: CommittedEnds, shard: int, epoch: str = ""
+) -> list[Chain]:
+    """The generations of a shard, from the manifest and begun since. The last one is current. A new shard begins with
     `epoch`."""
     records = list(manifest.generations[shard]) if manifest else []
     ended = {record.number for record in records[:-1]}
@@ -235,7 +242,7 @@ def _chain(shard: int, record: GenerationRecord, files: Listing, committed: Comm
     paths = files.segments.get(record.number, [])
     left_over = [path for path in paths if int(path.stem) < record.first]
     kept = paths[len(left_over) :]
-    # A segment that is there was begun when everything before it was written, whatever else is known.
+    # A segment is begun only after everything before it was written.
     begun = max((int(path.stem) for path in kept), default=0)
     promised = max(_promised(shard, record, committed), begun)
     return Chain(shard, record, kept, left_over, promised, ended, in_use, files.strays if in_use else ())
@@ -286,15 +293,14 @@ def _end(shard: int, path: Path) -> int:
 # --- the whole journal -----------------------------------------------------------------------------------------------
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes that were read so far and all that are to be read."""
+"""Called with the bytes read so far and the total."""
 
 ATTEMPTS = 10
-"""Retention may take files away while they are looked at; then it is looked again."""
+"""Retries when retention removes files during a survey."""
 
 
 class Survey(Struct, frozen=True):
-    """`recorded`: the record could be read; else `manifest` was made from the files. `generations` are by shard, the oldest
-    first."""
+    """`recorded`: the manifest was read; otherwise it was rebuilt from the files. `generations` by shard, oldest first."""
 
     directory: Path
     manifest: Manifest
@@ -304,10 +310,10 @@ class Survey(Struct, frozen=True):
 
 
 def survey(data_dir: Path, progress: Progress) -> Survey:
-    """Raises UserMistake where there is no journal, or one of a newer format."""
+    """Raises UserMistake without a journal, or for a newer format."""
     directory = data_dir / "journal"
     if not directory.is_dir() or (load(directory) is None and not begun(directory)):
-        raise UserMistake(f"there is no journal in {data_dir}")
+        raise UserMistake(f"no journal in {data_dir}")
     for _ in range(ATTEMPTS):
         try:
             return _survey(directory, progress)
@@ -319,25 +325,25 @@ def survey(data_dir: Path, progress: Progress) -> Survey:
 def _survey(directory: Path, progress: Progress) -> Survey:
     recorded = load(directory)
     manifest = recorded or rebuilt(directory)
-    committed = committed_ends_of(directory, manifest)
-    chains = [chains_of(directory, manifest, committed, shard) for shard in range(manifest.shards)]
+    committed = read_committed_ends(directory, manifest)
+    chains = [list_chains(directory, manifest, committed, shard) for shard in range(manifest.shards)]
     if recorded is not None and not still_recorded(directory, recorded):
-        raise FileNotFoundError  # else what retention removed just now would be taken for a hole
-    scans = _ToldScans(chains, progress)
+        raise FileNotFoundError  # otherwise segments just removed by retention would look like a hole
+    scans = ReportingScans(chains, progress)
     generations = [[inspect(chain, 0, scans) for chain in of_shard] for of_shard in chains]
     return Survey(directory, manifest, recorded is not None, committed, generations)
 
 
 def stateless(generation: InspectedGeneration) -> bool:
-    """Whether the state of the producers and quiet streams of a generation in use is lost: older rows are gone, and no state
-    that can be read tells of them."""
+    """Whether the state of producers and idle streams of the current generation is lost: older rows were removed, and no
+    readable state includes them."""
     segments = generation.segments
     if not segments or segments[0].first == generation.chain.record.number << GENERATION_BITS:
         return False
     return all(load_state(segment.path, segment.shard, segment.first) is None for segment in segments)
 
 
-class _ToldScans(Scans):
+class ReportingScans(Scans):
     def __init__(self, chains: list[list[Chain]], progress: Progress) -> None:
         super().__init__()
         self._progress = progress

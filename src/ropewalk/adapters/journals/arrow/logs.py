@@ -1,8 +1,8 @@
 """The log of a shard: its generations, oldest first, each a chain of segments. Only the last segment of the last generation
-grows. Readers get raw batches from the files, each checked, none decoded.
+grows. Readers get raw batches from the files, verified but not decoded.
 
-Invariant: lists of generations and segments are replaced, never changed in place, because readers use them concurrently. A
-reader never waits for the writer nor blocks it, and never gets a byte that is not as it was written.
+Invariant: lists of generations and segments are replaced, never changed in place, because readers use them concurrently.
+Readers and the writer never wait for each other, and a reader never gets bytes with a checksum mismatch.
 """
 
 import asyncio
@@ -23,15 +23,17 @@ from ropewalk.adapters.journals.arrow.segment import Hole, Segment, segment_path
 from ropewalk.model.errors import BadRequest
 from ropewalk.model.journal import GENERATION_BITS, ShardSpan
 
-ENDED_GENERATIONS = 64
-"""For how many generations without rows a shard still records where they ended."""
+MAX_ENDED_GENERATIONS = 64
+"""Former generations without rows whose ends a shard still records."""
 
 
 class Generation:
-    """One generation of a shard: an unbroken run of positions in a chain of segments. `holes` are in order.
+    """One generation of a shard: an unbroken run of positions in a chain of segments.
 
-    `reached` is where it begins and ends while it has no segments: at its beginning, or where its last one ended.
-    `missing_head` is a hole before its first segment, whose files are gone though retention did not remove them.
+    Attributes:
+        reached: its beginning and end while it has no segments.
+        missing_head: a hole before the first segment: its files are missing, though retention did not remove them.
+        holes: lost positions, in order.
     """
 
     __slots__ = ("_changing", "epoch", "holes", "missing_head", "number", "reached", "segments")
@@ -51,7 +53,7 @@ class Generation:
     def first(self) -> int:
         for first, _ in self.missing_head:
             return first
-        segments = self.segments  # which may be replaced between two looks
+        segments = self.segments  # may be replaced concurrently
         return segments[0].first if segments else self.reached
 
     @property
@@ -60,14 +62,14 @@ class Generation:
         return segments[-1].end if segments else self.reached
 
     def change(self, change: Callable[[list[Segment]], list[Segment]]) -> None:
-        """Replace the list of segments. The writer adds to it while upkeep takes away from it, and neither may be forgotten."""
+        """Replace the list of segments. The lock keeps the changes of both the writer and the upkeep thread."""
         with self._changing:
             self.reached = self.end
             self.segments = change(self.segments)
             self.holes = self._holes()
 
     def let_go(self, gone: Callable[[Segment], bool]) -> bool:
-        """Remove these segments, the first ones, and forget what was lost before them. False if it has none of them."""
+        """Remove these leading segments and the holes before them. False if it has none of them."""
         if not any(map(gone, self.segments)):
             return False
         self.missing_head = ()
@@ -80,7 +82,7 @@ class Generation:
         self.holes = []
 
     def lose(self, segment: Segment, hole: Hole) -> bool:
-        """These positions of the segment turned out bad. False if that is known already."""
+        """Record a hole. False if it is known already."""
         first, end = hole
         with self._changing:
             if hole in segment.holes:
@@ -91,7 +93,7 @@ class Generation:
             return True
 
     def regain(self, segment: Segment, hole: Hole) -> None:
-        """These positions of the segment are good again."""
+        """Remove a hole: its positions can be read again."""
         with self._changing:
             segment.holes = [known for known in segment.holes if known != hole]
             self.holes = self._holes()
@@ -103,7 +105,7 @@ class Generation:
         return GenerationRecord(self.epoch, self.number, self.first, self.end, self.holes)
 
     def spans(self, shard: int) -> list[ShardSpan]:
-        """What lies around the holes. The first and the last one may be empty: then the hole is at the beginning or the end."""
+        """The ranges between the holes. The first or last is empty if a hole is at the beginning or the end."""
         spans: list[ShardSpan] = []
         first = self.first
         for hole, hole_end in self.holes:
@@ -114,15 +116,15 @@ class Generation:
 
 
 def remembered(generations: list[Generation]) -> list[Generation]:
-    """Without former generations in which nothing ever happened, and without those that ended longest ago of too many."""
+    """Drop former generations that never had rows, and the oldest without rows beyond MAX_ENDED_GENERATIONS."""
     former = [generation for generation in generations[:-1] if generation.end > generation.number << GENERATION_BITS]
-    surplus = max(0, sum(1 for generation in former if not generation.segments) - ENDED_GENERATIONS)
+    surplus = max(0, sum(1 for generation in former if not generation.segments) - MAX_ENDED_GENERATIONS)
     gone = [generation for generation in former if not generation.segments][:surplus]
     return [*(generation for generation in former if generation not in gone), generations[-1]]
 
 
 class ShardLog:
-    """`fd` is open on the segment that grows."""
+    """`fd`: the open file of the active segment."""
 
     __slots__ = ("began", "fd", "generations", "shard")
 
@@ -130,7 +132,7 @@ class ShardLog:
         self.shard = shard
         self.generations = generations
         self.fd = -1
-        self.began = 0.0  # when the segment that grows got its first row of this run
+        self.began = 0.0  # when the active segment got the first row of this run
 
     @property
     def current(self) -> Generation:
@@ -144,7 +146,7 @@ class ShardLog:
         return [span for generation in self.generations for span in generation.spans(self.shard)]
 
     def grow(self, directory: Path, disk: Disk, sync: bool) -> None:
-        """Begin a new segment at the end of the current generation. Raises OSError, and then nothing has changed."""
+        """Begin a new segment at the end of the current generation. Raises OSError without a change."""
         generation = self.current
         path = segment_path(directory, self.shard, generation.end)
         opening = frame_opening(self.shard, generation.epoch, generation.end)
@@ -165,7 +167,7 @@ class ShardLog:
         generation.change(lambda segments: [*segments, fresh])
 
     def reopen(self, disk: Disk) -> None:
-        """Go on where the last segment ends; whatever lies behind goes."""
+        """Continue the last segment, and truncate bytes after its end."""
         self.active.sealed = False
         self.fd = disk.open(self.active.path)
         disk.truncate(self.fd, self.active.size)
@@ -176,7 +178,7 @@ class ShardLog:
             self.fd = -1
 
 
-# --- what readers get ------------------------------------------------------------------------------------------------
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 logger = logging.getLogger("ropewalk.journal")
 
@@ -184,11 +186,11 @@ CHUNK = 1024 * 1024
 """Bytes read at a time, unless one batch is larger."""
 
 SegmentStamp = tuple[int, ...]
-"""What changes when a file is written or replaced."""
+"""Changes when a file is written or replaced."""
 
 
 class Chunk(Struct, frozen=True, gc=False):
-    """Neighbouring batches of one segment: positions [first, end), bytes [begin, until)."""
+    """Consecutive batches of one segment: positions [first, end), bytes [begin, until)."""
 
     segment: Segment
     first: int
@@ -198,7 +200,7 @@ class Chunk(Struct, frozen=True, gc=False):
 
 
 class Reader:
-    """`damaged_batches` counts what turned out bad when it was read, and is not served. What recovery found is not in it."""
+    """`damaged_batches` counts batches that reads found damaged and do not serve; damage found by recovery is not counted."""
 
     def __init__(self, logs: list[ShardLog]) -> None:
         self._logs = logs
@@ -210,17 +212,17 @@ class Reader:
         return [span for shard in self._logs for span in shard.spans()]
 
     def read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncIterator[bytes]:
-        """Raises at once for what is not there; so an endpoint can answer before it has sent anything."""
+        """Raises BadRequest for missing positions at once, so that an endpoint can still send an error status."""
         if not 0 <= shard < len(self._logs):
-            raise BadRequest(f"there is no shard {shard}")
+            raise BadRequest(f"unknown shard: {shard}")
         for generation in self._logs[shard].generations:
             for span in generation.spans(shard):
                 if span.first <= first <= end <= span.end:
                     return self._stream(shard, generation, first, end, max_bytes)
-        raise BadRequest(f"positions from {first} to below {end} are not in shard {shard} of the journal (any more)")
+        raise BadRequest(f"positions from {first} to below {end} are not in shard {shard} of the journal, or no longer")
 
     def recheck(self) -> None:
-        """Read bad positions again whose file has changed since the last time: it may have been put back."""
+        """Read damaged positions again whose file has changed: it may have been restored."""
         stamps: dict[Path, SegmentStamp | None] = {}
         damaged = [
             (generation, segment)
@@ -235,7 +237,7 @@ class Reader:
                 continue
             for first, end in (hole for hole in segment.holes if _is_good(segment, hole)):
                 generation.regain(segment, (first, end))
-                logger.warning("positions %d to %d of shard %d are as they were written again", first, end - 1, segment.shard)
+                logger.warning("shard %d can be read again: positions %d-%d", segment.shard, first, end - 1)
         self._rechecked = stamps
 
     def close(self) -> None:
@@ -253,28 +255,28 @@ class Reader:
             if data:
                 yield data
             sent, first = sent + len(data), reached
-            if reached < chunk.end and chunk.segment in generation.segments:  # else it was rewritten meanwhile: look again
+            if reached < chunk.end and chunk.segment in generation.segments:  # else it was rewritten meanwhile: retry
                 self._damaged(generation, chunk.segment, reached)
                 break
         yield END_OF_STREAM
 
     def _damaged(self, generation: Generation, segment: Segment, position: int) -> None:
-        first, end, *_ = segment.limits(segment.batch_of(position))
+        first, end, *_ = segment.limits(segment.find_batch(position))
         if not segment.path.exists():
             first, end = segment.first, segment.end
         if generation.lose(segment, (first, end)):
             self.damaged_batches += 1
-            logger.error("positions %d to %d of shard %d are not as they were written", first, end - 1, segment.shard)
+            logger.error("checksum mismatch in shard %d: positions %d-%d", segment.shard, first, end - 1)
 
 
 def _plan(generation: Generation, first: int, end: int, max_bytes: int, at_least_one: bool) -> Chunk | None:
-    """The next neighbouring batches that fit. None if none does, or if the position is gone."""
+    """The next consecutive batches that fit. None if none does, or if the position was removed."""
     segments = generation.segments
     number = bisect_right(segments, first, key=lambda segment: segment.first) - 1
     if number < 0:
         return None
     segment = segments[number]
-    batch = segment.batch_of(first)
+    batch = segment.find_batch(first)
     begins, reached, begin, until = segment.limits(batch)
     if until - begin > max_bytes and not at_least_one:
         return None
@@ -288,7 +290,7 @@ def _plan(generation: Generation, first: int, end: int, max_bytes: int, at_least
 
 
 def _load(chunk: Chunk) -> tuple[bytes, int]:
-    """The bytes as far as they are good, and the position up to which they reach."""
+    """The leading valid bytes, and the position after them."""
     try:
         data = _bytes(chunk.segment, chunk.begin, chunk.until)
     except OSError:
@@ -299,14 +301,14 @@ def _load(chunk: Chunk) -> tuple[bytes, int]:
         if frame is None or frame.first != reached or frame.shard != chunk.segment.shard:
             return data[:at], reached
         at, reached = at + frame.length, reached + frame.rows
-    return data[:at], reached  # the writer may have been quicker than the plan: then more was read than is asked for
+    return data[:at], reached  # may exceed the requested range if the writer appended meanwhile
 
 
 def _is_good(segment: Segment, hole: Hole) -> bool:
     """Whether all of its batches can be read."""
     position, hole_end = hole
     while position < hole_end:
-        first, end, begin, until = segment.limits(segment.batch_of(position))
+        first, end, begin, until = segment.limits(segment.find_batch(position))
         if first != position or _load(Chunk(segment, first, end, begin, until))[1] < end:
             return False
         position = end

@@ -19,7 +19,7 @@ from ropewalk.adapters.journals.arrow.state import load_state
 
 
 class ShardReport(Struct, frozen=True):
-    """One shard. `generations` counts those of which there are rows; `rows` and `bytes` are of what can be read."""
+    """One shard. `generations` counts those with rows; `rows` and `bytes` count readable rows."""
 
     shard: int
     generations: int
@@ -30,7 +30,7 @@ class ShardReport(Struct, frozen=True):
 
 
 class HoleReport(Struct, frozen=True):
-    """Positions [first, end) that are lost, and the file in which they were; "" if the file is gone."""
+    """Lost positions [first, end), and their file; "" if the file is missing."""
 
     shard: int
     epoch: str
@@ -40,8 +40,14 @@ class HoleReport(Struct, frozen=True):
 
 
 class JournalReport(Struct, frozen=True):
-    """`format` is that on disk, 0 if it cannot be read. `holes` are lost rows, `problems` other damage that
-    stays until it is repaired, `remarks` damage that a start of the server mends, and files that are not the journal's."""
+    """The result of a verification.
+
+    Attributes:
+        format: on disk; 0 if it cannot be read.
+        holes: lost rows.
+        problems: other damage that needs a repair.
+        remarks: damage that the next server start fixes, and stray files.
+    """
 
     path: str
     format: int
@@ -57,7 +63,7 @@ class JournalReport(Struct, frozen=True):
 
 
 def verify(data_dir: Path, progress: Progress) -> JournalReport:
-    """Raises UserMistake where there is no journal, or one of a newer format."""
+    """Raises UserMistake without a journal, or for a newer format."""
     found = survey(data_dir, progress)
     return JournalReport(
         str(found.directory),
@@ -104,9 +110,9 @@ def _shard(shard: int, generations: list[InspectedGeneration]) -> ShardReport:
 
 def _record(found: Survey) -> list[str]:
     if not found.recorded:
-        return ["the journal's record of itself cannot be read (journal.json and its copy): a server does not start with it"]
+        return ["the manifest cannot be read (journal.json and its copy): the server does not start"]
     return [
-        f"shard {generation.chain.shard}: the state of its producers and quiet streams cannot be read, and older rows are gone"
+        f"shard {generation.chain.shard}: the state of producers and idle streams cannot be read, and older rows are removed"
         for generations in found.generations
         for generation in generations[-1:]
         if stateless(generation)
@@ -116,7 +122,7 @@ def _record(found: Survey) -> list[str]:
 def _headers(found: Survey) -> list[str]:
     return [
         f"the Arrow schema at the beginning of shard={segment.shard:02}/{segment.path.name} is damaged: the server reads its "
-        "rows, other programs cannot; `ropewalk journal repair` writes it anew"
+        "rows, other programs cannot; `ropewalk journal repair` rewrites it"
         for generations in found.generations
         for generation in generations
         for segment in generation.segments
@@ -135,16 +141,16 @@ def _consumers(directory: Path) -> list[str]:
 def _readable(path: Path) -> bool:
     try:
         return load_consumer(path) is not None
-    except FileNotFoundError:  # it was forgotten meanwhile
+    except FileNotFoundError:  # deleted meanwhile
         return True
 
 
 def _remarks(found: Survey) -> list[str]:
     remarks = [f"{name} is damaged; the other copy is good" for name in damaged_copies(found.directory) if found.recorded]
     if not found.committed.whole:
-        remarks.append("the log of commits is damaged: a torn end of a shard cannot be told from a loss")
+        remarks.append("the commit log is damaged: incomplete rows at the end of a shard may be a loss")
     for stray in (path for generations in found.generations for generation in generations for path in generation.chain.strays):
-        remarks.append(f"{stray} is a stray file: no segment of this journal, and left alone")
+        remarks.append(f"{stray} is a stray file: not a segment of this journal, ignored")
     for segment in (
         segment for generations in found.generations for generation in generations for segment in generation.segments
     ):
@@ -156,18 +162,18 @@ def _remarks(found: Survey) -> list[str]:
     return remarks
 
 
-# --- all of it, for one data directory -------------------------------------------------------------------------------
+# --- for one data directory ------------------------------------------------------------------------------------------
 
 
 class JournalFiles:
-    """Everything raises UserMistake where there is no journal, or one of a newer format."""
+    """All methods raise UserMistake without a journal, or for a newer format."""
 
     def __init__(self, data_dir: Path, progress: Progress) -> None:
         self._data_dir = data_dir
         self._progress = progress
 
     def verify(self) -> JournalReport:
-        """Changes nothing, and a server may run."""
+        """Changes nothing. A server may run."""
         return verify(self._data_dir, self._progress)
 
     def repair(self, archived: ArchivedRows | None) -> Repaired:
@@ -175,5 +181,5 @@ class JournalFiles:
         return repair(self._data_dir, archived, self._progress)
 
     def copy(self, target: Path) -> JournalCopy:
-        """To be taken in steps, and a server may run."""
+        """Call its steps in order. A server may run."""
         return JournalCopy(self._data_dir / "journal", target / "journal", self._progress)

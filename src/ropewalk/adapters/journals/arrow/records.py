@@ -1,12 +1,12 @@
-"""The journal's records of itself: the manifest and the commit log.
+"""The metadata of the journal: the manifest and the commit log.
 
-The manifest has the format, the shards, their generations, and whether the journal was shut down cleanly. It is written as a
-whole and twice, with a checksum, so that one bad file does no harm. A manifest that cannot be read, or that a newer version
-wrote, is never taken for a new journal. The names of the JSON keys are part of the format and do not change.
+The manifest has the format, the shards, their generations, and whether the journal was shut down cleanly. Two copies with a
+checksum are written, so that one may be damaged. An unreadable manifest, or one of a newer version, is never taken for a new
+journal. The JSON keys are part of the format and do not change.
 
-The commit log says which groups were completed, and how far each shard came by them. An entry is written after its group's
-rows and before the acknowledgement, and is either correct or unreadable. So rows that an entry covers were acknowledged, and
-if they are missing, that is damage. Rows that no entry covers were never acknowledged.
+The commit log lists the completed groups and the end of each shard after them. An entry is written after the rows of its group
+and before the acknowledgement, and is either correct or unreadable. So missing rows covered by an entry are damage, and rows
+without an entry were never acknowledged.
 """
 
 import os
@@ -30,8 +30,8 @@ NAMES = ("journal.json", "journal.copy.json")
 
 
 class GenerationRecord(Struct, frozen=True):
-    """`first` is the oldest position still kept, `end` the first one not written yet when this was recorded. They are the same
-    for a generation whose rows are gone. `holes` are positions between the two that cannot be read any more."""
+    """`first`: the oldest kept position; `end`: the next position when this was written. They are equal if no row is kept.
+    `holes`: positions in between that can no longer be read."""
 
     epoch: str
     number: int
@@ -41,10 +41,12 @@ class GenerationRecord(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """`clean`: the journal was stopped in order and the ends are exact. `generations` are by shard, oldest first, the last in
-    use.
+    """The contents of `journal.json`.
 
-    `incomplete`: positions may have been given of which nothing is here, as in a backup of a journal that went on.
+    Attributes:
+        clean: the journal was shut down in order, so the ends are exact.
+        generations: by shard, oldest first; the last one is current.
+        incomplete: acknowledged positions may be missing, as in a backup.
     """
 
     revision: int = field(name="generation")
@@ -66,7 +68,7 @@ def save(directory: Path, manifest: Manifest, disk: Disk) -> None:
 
 
 def load(directory: Path) -> Manifest | None:
-    """The newest that is whole, in the present format; None if there is none.
+    """The newest valid copy, in the current format; None if there is none.
 
     Raises UserMistake for a newer format, and OSError for a file that exists and cannot be read.
     """
@@ -77,13 +79,13 @@ def load(directory: Path) -> Manifest | None:
 
 
 def stored_format(directory: Path) -> int | None:
-    """The format that is on disk; None where there is no record that can be read."""
+    """The format on disk; None without a readable manifest."""
     found = [raw for name in NAMES if (raw := _load(directory / name)) is not None]
     return int(max(found, key=_revision).get("format", 1)) if found else None
 
 
 def damaged_copies(directory: Path) -> list[str]:
-    """Names of those that should be there and are not as they were written."""
+    """Names of the copies that are missing or damaged."""
     return [name for name in NAMES if _load(directory / name) is None]
 
 
@@ -120,7 +122,7 @@ def _migrated(directory: Path, raw: dict[str, Any]) -> Manifest | None:
 
 
 def _with_holes(raw: dict[str, Any]) -> dict[str, Any]:
-    """From 1 to 2: what had been promised beyond the end of a generation is a hole before its end."""
+    """From 1 to 2: acknowledged positions after the end of a generation become a hole before its end."""
     return {
         **raw,
         "format": 2,
@@ -132,13 +134,13 @@ def _generation_with_holes(generation: dict[str, Any]) -> dict[str, Any]:
     first, end, promised = generation["first"], generation["end"], generation.get("promised", 0)
     if promised <= end:
         return {**generation, "holes": []}
-    if first == end:  # all of its rows are gone, and only where it ended is told
+    if first == end:  # no row is kept, only the end
         return {**generation, "first": promised, "end": promised, "holes": []}
     return {**generation, "end": promised, "holes": [(end, promised)]}
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _with_holes}
-"""By the format they start from; each leads to the next one."""
+"""By the format they migrate from, each to the next one."""
 
 
 # --- the commit log --------------------------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ ROTATED_AT = 4 * 1024 * 1024
 
 
 class CommittedEnds(Struct, frozen=True):
-    """The committed end of each shard. `whole`: no entry was unreadable and none is missing at the beginning."""
+    """The committed end of each shard. `whole`: no entry is unreadable or missing at the beginning."""
 
     ends: dict[int, int]
     group: int
@@ -157,7 +159,7 @@ class CommittedEnds(Struct, frozen=True):
 
 
 class CommitLog:
-    """Two files at the most: a new one begins with the ends of all shards, and then the one before the last goes."""
+    """At most two files: a new one begins with the ends of all shards, and then all but the previous one are removed."""
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
@@ -167,7 +169,7 @@ class CommitLog:
         self._number = max(_numbers(directory), default=0)
 
     def begin(self, group: int, ends: dict[int, int]) -> None:
-        """Start a new file. When that fails, the old one goes on."""
+        """Start a new file. If that fails, the old one stays in use."""
         path = _path(self._directory, self._number + 1)
         fd = self._disk.open(path)
         entries = _entries(group, ends)
@@ -189,13 +191,13 @@ class CommitLog:
         return self._size >= ROTATED_AT
 
     def add(self, group: int, ends: dict[int, int]) -> None:
-        """Raises OSError, and then `undo` must follow."""
+        """Raises OSError; then call `undo`."""
         entries = _entries(group, ends)
         self._disk.write(self._fd, entries, self._size)
         self._size += len(entries)
 
     def undo(self) -> None:
-        """Take away what a failed `add` may have left."""
+        """Truncate the bytes of a failed `add`."""
         self._disk.truncate(self._fd, self._size)
 
     def close(self) -> None:
@@ -211,7 +213,7 @@ def read_commits(directory: Path, shards: int) -> CommittedEnds:
     for number in sorted(_numbers(directory)):
         try:
             data = _path(directory, number).read_bytes()
-        except FileNotFoundError:  # a server is running and has begun another one, which says the same
+        except FileNotFoundError:  # a running server has begun a new file with the same ends
             continue
         whole = len(data) >= shards * ENTRY.size
         for at in range(0, len(data) - ENTRY.size + 1, ENTRY.size):

@@ -1,8 +1,8 @@
-"""Recovers a journal from its files: tells lost rows from rows that were never acknowledged, and truncates accordingly.
+"""Recovers a journal from its files: distinguishes lost rows from rows that were never acknowledged, and truncates the latter.
 
-Invariant: a shard that lost acknowledged rows, or may have, begins a new generation at positions that were never given, and
-its streams begin new epochs. What is left of the old generation can still be read: a file that holds or held acknowledged rows
-is neither changed nor renamed, however damaged it is. A shard that lost nothing keeps everything.
+Invariant: a shard that lost acknowledged rows, or may have, begins a new generation at unused positions, and its streams begin
+new epochs. The rest of the old generation stays readable: a file that has or had acknowledged rows is neither changed nor
+renamed, even if it is damaged. A shard without losses keeps its epochs.
 """
 
 import os
@@ -19,32 +19,32 @@ from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.inspection import (
     InspectedGeneration,
     Scans,
-    chains_of,
-    committed_ends_of,
     inspect,
-    record_of,
+    list_chains,
+    read_committed_ends,
+    require_manifest,
 )
 from ropewalk.adapters.journals.arrow.logs import Generation, ShardLog, remembered
 from ropewalk.adapters.journals.arrow.records import CommittedEnds, Manifest
-from ropewalk.adapters.journals.arrow.segment import Hole, Segment, index_path, load_index, remove, segment_path, table_of
+from ropewalk.adapters.journals.arrow.segment import Hole, Segment, index_path, load_index, read_table, remove, segment_path
 from ropewalk.adapters.journals.arrow.state import (
     EMPTY,
     load_state,
     merge,
-    producers_of,
+    producer_sequences,
     save_state,
     session_rows,
-    tips_of,
+    stream_tips,
     without_tips,
 )
 from ropewalk.model.journal import GENERATION_BITS, Recovered, Row, RowKind
 
-NAMED_HOLES = 8
-"""Of how many holes a line of the log tells the positions."""
+MAX_LOGGED_HOLES = 8
+"""Holes that one log line lists."""
 
 
 class Site(Struct, frozen=True):
-    """Where a journal is, and what recovery has to go by."""
+    """The directory of a journal, and what recovery needs to know."""
 
     directory: Path
     shards: int
@@ -54,12 +54,12 @@ class Site(Struct, frozen=True):
 
 
 class RecoveredShard(Struct, frozen=True):
-    """`state` is that at the log's end, and `whole` if none of it was lost; `anew`: the shard's streams begin new epochs."""
+    """`state`: at the end of the log; `whole`: the state is complete; `reset`: the shard's streams begin new epochs."""
 
     log: ShardLog
     state: Any
     whole: bool
-    anew: bool
+    reset: bool
     cut_bytes: int
 
 
@@ -75,10 +75,10 @@ class JournalRecovery(Struct, frozen=True):
 
 
 def recover(site: Site, horizon: float) -> JournalRecovery:
-    manifest = record_of(site.directory)
+    manifest = require_manifest(site.directory)
     site = msgspec.structs.replace(site, shards=_shards(site, manifest))
-    committed = committed_ends_of(site.directory, manifest)
-    chains = [chains_of(site.directory, manifest, committed, shard, site.new_epoch()) for shard in range(site.shards)]
+    committed = read_committed_ends(site.directory, manifest)
+    chains = [list_chains(site.directory, manifest, committed, shard, site.new_epoch()) for shard in range(site.shards)]
     scans = Scans()
     newest = scans.newest(chains)
     oldest = newest - round(min(horizon * MICROSECONDS, newest))
@@ -86,48 +86,50 @@ def recover(site: Site, horizon: float) -> JournalRecovery:
     current = [found[-1] for found in generations]
     group = max((found.tail[0].group for found in current if found.tail), default=0)
     flaws = _flaws(site, manifest, current, committed, group)
-    doubt = _doubt(site, manifest)
-    recovered = [recover_shard(site, shard, generations[shard], flaw or doubt, bool(flaw)) for shard, flaw in enumerate(flaws)]
+    reset_reason = _reset_reason(site, manifest)
+    recovered = [
+        recover_shard(site, shard, generations[shard], flaw or reset_reason, bool(flaw)) for shard, flaw in enumerate(flaws)
+    ]
     return JournalRecovery(
         [each.log for each in recovered],
         max(group, committed.group),
         manifest.revision if manifest else 0,
         dict(manifest.archived) if manifest else {},
         sum(1 for flaw in flaws if flaw),
-        _answer(recovered, _notes(generations, flaws, doubt, recovered), oldest),
+        _answer(recovered, _notes(generations, flaws, reset_reason, recovered), oldest),
     )
 
 
 def _shards(site: Site, manifest: Manifest | None) -> int:
-    """A journal keeps its number of shards for ever: positions and readers go by it."""
+    """The number of shards never changes: positions and readers depend on it."""
     shards = manifest.shards if manifest else site.shards
     for shard in range(shards):
         (site.directory / f"shard={shard:02}").mkdir(0o700, exist_ok=True)
     return shards
 
 
-def _doubt(site: Site, manifest: Manifest | None) -> str:
-    """Why every stream begins anew, "" when none has to: positions may have been given of which nothing is here."""
+def _reset_reason(site: Site, manifest: Manifest | None) -> str:
+    """Why all streams begin new epochs: acknowledged positions may be missing. "" if they need not."""
     if manifest is None:
         return ""
     if manifest.incomplete:
-        return "this is the backup of a journal that went on, or its record was made anew from its rows"
+        return "the journal is a backup, or its manifest was rebuilt from the rows"
     if manifest.clean or manifest.durability == "fsync":
         return ""
     if manifest.durability == "memory":
-        return "the server did not stop in order, and its durability was memory"
+        return "the server was not shut down cleanly, and its durability was memory"
     if manifest.boot_id != site.boot_id or not site.boot_id:
-        return "the machine went down, and the durability was journal"
+        return "the machine crashed, and the durability was journal"
     return ""
 
 
 def _flaws(
     site: Site, manifest: Manifest | None, current: list[InspectedGeneration], committed: CommittedEnds, group: int
 ) -> list[str]:
-    """Why each shard counts as damaged; "" where it does not."""
-    # More than one group without an entry in the commit log is impossible: the commit log itself lost something.
+    """The damage of each shard; "" for none."""
+    # More than one group without an entry in the commit log is impossible: the commit log itself is damaged.
     believable = committed.whole and group <= committed.group + 1
-    # After a crash of the machine the commit log may be torn as well: it is never synced.
+    # After a crash of the machine the commit log may be torn: it is never synced.
     crashed = manifest is not None and manifest.boot_id != site.boot_id
     doubtful = not believable and not crashed
     if group > committed.group:
@@ -137,52 +139,53 @@ def _flaws(
 
 def _flaw(found: InspectedGeneration, doubtful: bool) -> str:
     if found.lost:
-        return f"{_positions(found.lost)} are missing or not as they were written"
+        return f"{_positions(found.lost)} are missing or damaged"
     if found.spare and doubtful:
-        return f"it ends in {found.spare} bytes of which nobody knows whether they were promised"
+        return f"its last {found.spare} bytes may have been acknowledged or not"
     return ""
 
 
 def _notes(
-    generations: list[list[InspectedGeneration]], flaws: list[str], doubt: str, recovered: list[RecoveredShard]
+    generations: list[list[InspectedGeneration]], flaws: list[str], reset_reason: str, recovered: list[RecoveredShard]
 ) -> list[str]:
-    notes = [f"every stream begins a new epoch: {doubt}"] if doubt else []
+    notes = [f"every stream begins a new epoch: {reset_reason}"] if reset_reason else []
     for shard, flaw in enumerate(flaws):
-        notes += [f"{path} is no segment of this journal and is left alone" for path in generations[shard][-1].chain.strays]
+        strays = generations[shard][-1].chain.strays
+        notes += [f"{path} is a stray file: not a segment of this journal, ignored" for path in strays]
         if flaw:
-            notes.append(f"shard {shard} is damaged and its streams begin new epochs: {flaw}. {_WAY_ON}")
+            notes.append(f"shard {shard} is damaged and its streams begin new epochs: {flaw}. {_REMEDY}")
         for former in generations[shard][:-1]:
             if former.lost:
-                notes.append(f"shard {shard} lost {_positions(former.lost)} of a former generation. {_WAY_ON}")
+                notes.append(f"shard {shard} lost {_positions(former.lost)} of a former generation. {_REMEDY}")
         if not recovered[shard].whole:
-            notes.append(f"shard {shard} lost the record of how far its producers and its quiet streams had come")
+            notes.append(f"shard {shard} lost the record of its producers' sequences and its idle streams' offsets")
     return notes
 
 
-_WAY_ON = "All other rows can be read; `ropewalk journal repair` brings back those that the archive has"
+_REMEDY = "All other rows can be read; `ropewalk journal repair` restores archived rows"
 
 
 def _positions(holes: list[Hole]) -> str:
-    told = ", ".join(f"{first} to {end - 1}" for first, end in holes[:NAMED_HOLES])
-    more = f" and {len(holes) - NAMED_HOLES} more ranges" if len(holes) > NAMED_HOLES else ""
-    return f"positions {told}{more}"
+    listed = ", ".join(f"{first} to {end - 1}" for first, end in holes[:MAX_LOGGED_HOLES])
+    more = f" and {len(holes) - MAX_LOGGED_HOLES} more ranges" if len(holes) > MAX_LOGGED_HOLES else ""
+    return f"positions {listed}{more}"
 
 
 def _answer(recovered: list[RecoveredShard], notes: list[str], oldest: int) -> Recovered:
-    kept = [each for each in recovered if not each.anew]
+    kept = [each for each in recovered if not each.reset]
     segments = [segment for each in recovered for segment in _segments(each.log)]
     return Recovered(
         shards=len(recovered),
-        tips=[tip for each in kept for tip in tips_of(each.state)],
+        tips=[tip for each in kept for tip in stream_tips(each.state)],
         rows=chain(_session_rows(recovered), _publications([each.log for each in kept], oldest)),
         producers={
             (producer, each.log.shard): sequence
             for each in recovered
-            for producer, sequence in producers_of(each.state).items()
+            for producer, sequence in producer_sequences(each.state).items()
         },
         newest=max((segment.newest for segment in segments), default=0) / MICROSECONDS,
         cut_bytes=sum(each.cut_bytes for each in recovered),
-        reset_shards=tuple(each.log.shard for each in recovered if each.anew),
+        reset_shards=tuple(each.log.shard for each in recovered if each.reset),
         notes=tuple(notes),
     )
 
@@ -192,13 +195,13 @@ def _segments(log: ShardLog) -> list[Segment]:
 
 
 def _session_rows(recovered: list[RecoveredShard]) -> Iterator[Row]:
-    """However old they are."""
+    """Of any age."""
     for each in recovered:
         yield from session_rows(each.state)
 
 
 def _publications(logs: list[ShardLog], oldest: int) -> Iterator[Row]:
-    """Those of the present generation: the others have no epoch any more."""
+    """Publications of the current generations: epochs of former ones have ended."""
     for log in logs:
         for segment in log.current.segments:
             if segment.rows and segment.newest >= oldest:
@@ -206,17 +209,17 @@ def _publications(logs: list[ShardLog], oldest: int) -> Iterator[Row]:
 
 
 def _decoded(segment: Segment, oldest: int) -> Iterator[Row]:
-    for batch in table_of(segment).to_batches():
+    for batch in read_table(segment).to_batches():
         yield from decode(batch, oldest)
 
 
-# --- one shard: truncate, and go on in the same generation or in a new one -------------------------------------------
+# --- one shard: truncate, and continue in the same generation or in a new one ----------------------------------------
 
 
 def recover_shard(
     site: Site, shard: int, generations: Sequence[InspectedGeneration], why: str, damaged: bool
 ) -> RecoveredShard:
-    """`why` the shard goes on in a new generation, "" if it does not; `damaged`: because its last one is."""
+    """`why`: the reason to begin a new generation, "" for none. `damaged`: the last generation is."""
     used = generations[-1]
     gone = sum(cut(found, found is used and not damaged, site.disk) for found in generations)
     log = ShardLog(shard, [_generation(found) for found in generations])
@@ -227,7 +230,7 @@ def recover_shard(
     former = [
         generation
         for found, generation in zip(generations, log.generations[:-1], strict=False)
-        if _told(generation, damaged and found is used, found)
+        if _keep_generation(generation, damaged and found is used, found)
     ]
     log.generations = remembered([*former, log.current])
     _go_on(log, state, site)
@@ -244,7 +247,7 @@ def _generation(found: InspectedGeneration) -> Generation:
 
 
 def _state(found: InspectedGeneration, disk: Disk) -> tuple[Any, bool]:
-    """The state at the end of a generation, and whether all of it is known. Saves that at the beginning of the last segment."""
+    """The state at the end of a generation, and whether it is complete. Saves the state at the last segment's beginning."""
     segments, shard = found.segments, found.chain.shard
     if not segments:
         return EMPTY, True
@@ -252,20 +255,20 @@ def _state(found: InspectedGeneration, disk: Disk) -> tuple[Any, bool]:
     state = load_state(segments[begin].path, shard, segments[begin].first)
     at_its_beginning = segments[begin].first == found.chain.record.number << GENERATION_BITS
     while state is None and not at_its_beginning and begin + 1 < len(segments):
-        # Retention took what was before: only states tell of it, and a later one tells of what lies between as well.
+        # Retention removed the older rows. Only states include them, and a later state includes the rows in between.
         begin += 1
         state = load_state(segments[begin].path, shard, segments[begin].first)
     whole = state is not None or at_its_beginning
     state = EMPTY if state is None else state
     between = [segment for segment in segments[begin if whole else 0 : -1] if segment.rows]
     if between:
-        state = merge(state, map(table_of, between))
+        state = merge(state, map(read_table, between))
         save_state(last.path, shard, last.first, state, disk)
-    return merge(state, [table_of(last)]) if last.rows else state, whole
+    return merge(state, [read_table(last)]) if last.rows else state, whole
 
 
-def _told(former: Generation, damaged: bool, found: InspectedGeneration) -> bool:
-    """Empty files are removed, but the end of the generation is still recorded if it is known."""
+def _keep_generation(former: Generation, damaged: bool, found: InspectedGeneration) -> bool:
+    """Whether the manifest keeps a former generation. Removes empty files; a known end is kept even without rows."""
     if any(segment.firsts for segment in former.segments):
         return True
     for segment in former.segments:
@@ -284,11 +287,11 @@ def _go_on(log: ShardLog, state: Any, site: Site) -> None:
     log.grow(site.directory, site.disk, sync=True)
 
 
-# --- what does not count ---------------------------------------------------------------------------------------------
+# --- rows that were never acknowledged -------------------------------------------------------------------------------
 
 
 def drop_group(holders: list[InspectedGeneration]) -> None:
-    """The last group, if some of its batches are not there: all of them or none."""
+    """Drop the last group if some of its batches are missing: a group counts as a whole."""
     members = holders[0].tail[0].members
     if sum(len(found.tail) for found in holders) >= members:
         return
@@ -303,7 +306,7 @@ def drop_group(holders: list[InspectedGeneration]) -> None:
 
 
 def cut(found: InspectedGeneration, to_its_end: bool, disk: Disk) -> int:
-    """Remove left-over files and, of a generation that goes on, the bytes behind its end. Returns the number of the latter."""
+    """Remove left-over files and, if the generation continues, the bytes after its end. Returns the number of removed bytes."""
     for path in found.chain.left_over:
         remove(path)
     if not to_its_end:

@@ -1,6 +1,6 @@
 """Fills the holes of a stopped journal with rows from its archive, at their positions, and rewrites damaged headers.
 
-Invariant: a segment is replaced atomically, and the damaged file is kept beside it. Rows that do not fit the rest of the
+Invariant: a segment is replaced atomically, and the damaged file is kept beside it. Rows that contradict the rest of the
 journal are refused.
 """
 
@@ -19,7 +19,7 @@ from ropewalk.adapters.journals.arrow.batches import KINDS, frame_batch, frame_o
 from ropewalk.adapters.journals.arrow.disk import Disk, lock
 from ropewalk.adapters.journals.arrow.inspection import InspectedGeneration, Progress, stateless, survey
 from ropewalk.adapters.journals.arrow.records import Manifest, save
-from ropewalk.adapters.journals.arrow.segment import Hole, Segment, index_path, scan, segment_path, table_of
+from ropewalk.adapters.journals.arrow.segment import Hole, Segment, index_path, read_table, scan, segment_path
 from ropewalk.adapters.journals.arrow.writer import BATCH_ROWS
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import UserMistake
@@ -27,13 +27,19 @@ from ropewalk.model.journal import GENERATION_BITS
 from ropewalk.protocol.journal_schema import INT64, SCHEMA
 
 ArchivedRows = Callable[[int, int, int], Iterable[Any]]
-"""(shard, first, end) to tables of the rows that the archive has of these positions."""
+"""Maps (shard, first, end) to tables of the archived rows at these positions."""
 
 
 class Repaired(Struct, frozen=True):
-    """`rebuilt`: the journal's own record was made anew. `kept`: files that were replaced, under their new names. `headers`:
-    of how many files the header was written anew. `stateless`: shards that lost the state of their producers and quiet
-    streams, which no archive has. `damaged`: files of the archive that were not used, and why."""
+    """The result of a repair.
+
+    Attributes:
+        rebuilt: the manifest was rebuilt.
+        kept: new names of the damaged files.
+        headers: number of rewritten headers.
+        stateless: shards that lost the state of their producers and idle streams, which no archive has.
+        damaged: archive files that were not used, and why.
+    """
 
     rebuilt: bool
     filled_rows: int
@@ -45,10 +51,10 @@ class Repaired(Struct, frozen=True):
 
 
 def repair(data_dir: Path, archived: ArchivedRows | None, progress: Progress, disk: Disk | None = None) -> Repaired:
-    """Raises UserMistake while a server runs on it, and for the archive of another journal."""
+    """Raises UserMistake while a server uses the journal, and for the archive of another journal."""
     disk = disk or Disk()
     if not (data_dir / "journal").is_dir():
-        raise UserMistake(f"there is no journal in {data_dir}")
+        raise UserMistake(f"no journal in {data_dir}")
     held = lock(data_dir / "journal" / "lock")
     try:
         return _repair(data_dir, archived, progress, disk)
@@ -86,7 +92,7 @@ def _repair(data_dir: Path, archived: ArchivedRows | None, progress: Progress, d
 
 
 def _without_state(generation: InspectedGeneration, filled: set[tuple[int, Hole]]) -> bool:
-    """Where all rows from the first one on are back, they tell it again."""
+    """The state is known again if all rows from the first one on are restored."""
     begin = generation.chain.record.number << GENERATION_BITS
     return stateless(generation) and not any(
         hole[0] == begin and (generation.chain.shard, hole) in filled for hole in generation.missing_head
@@ -94,8 +100,7 @@ def _without_state(generation: InspectedGeneration, filled: set[tuple[int, Hole]
 
 
 def _damaged(directory: Path, generation: InspectedGeneration) -> Iterator[Segment]:
-    """Segments with holes or without a header. Where a generation's first files are missing, an empty segment stands for
-    them."""
+    """Segments with holes or without a header. An empty segment stands for missing first files of a generation."""
     for first, end in generation.missing_head:
         gone = Segment(segment_path(directory, generation.chain.shard, first), generation.chain.shard, first, 0)
         gone.skip(end, 0)
@@ -103,11 +108,11 @@ def _damaged(directory: Path, generation: InspectedGeneration) -> Iterator[Segme
     yield from (segment for segment in generation.segments if segment.holes or segment.headless)
 
 
-# --- what the archive has --------------------------------------------------------------------------------------------
+# --- reading the archive ---------------------------------------------------------------------------------------------
 
 
 def _runs(generation: InspectedGeneration, hole: Hole, archived: ArchivedRows, shards: int) -> Iterator[Any]:
-    """Tables of consecutive positions of the hole. Raises UserMistake for rows that cannot have been in this journal."""
+    """Tables of consecutive positions of the hole. Raises UserMistake for rows of another journal."""
     shard = generation.chain.shard
     tables = [_journal_rows(table) for table in archived(shard, *hole)]
     rows = pa.concat_tables([SCHEMA.empty_table(), *tables]).sort_by("position").combine_chunks()
@@ -124,7 +129,7 @@ def _runs(generation: InspectedGeneration, hole: Hole, archived: ArchivedRows, s
 
 
 def _journal_rows(table: Any) -> Any:
-    """Without gap rows, which only mark where the archive itself has lost something."""
+    """Drop gap rows, which mark losses of the archive itself."""
     try:
         rows = table.select(SCHEMA.names).cast(SCHEMA)
     except (KeyError, ValueError) as error:  # Arrow's errors are ValueErrors
@@ -133,7 +138,7 @@ def _journal_rows(table: Any) -> Any:
 
 
 def _fits(generation: InspectedGeneration, hole: Hole, archived: ArchivedRows, rows: Any, shards: int) -> bool:
-    """Keys belong to the shard, positions are unique, and the rows on both sides of the hole equal those of the journal."""
+    """Whether keys belong to the shard, positions are unique, and the rows around the hole equal those of the journal."""
     shard, (first, end) = generation.chain.shard, hole
     unique = len(set(rows["position"].to_pylist())) == rows.num_rows
     if not unique or any(shard_of(key, shards) != shard for key in set(rows["key"].to_pylist())):
@@ -150,7 +155,7 @@ def _row_at(generation: InspectedGeneration, position: int) -> dict[str, object]
     segment = next((each for each in generation.segments if each.first <= position < each.end), None)
     if segment is None or any(first <= position < end for first, end in segment.holes):
         return None
-    table = table_of(segment)
+    table = read_table(segment)
     row: dict[str, object] = table.filter(pc.equal(table["position"], position)).to_pylist()[0]
     return row
 
@@ -159,14 +164,14 @@ def _row_at(generation: InspectedGeneration, position: int) -> dict[str, object]
 
 
 def _replace(generation: InspectedGeneration, segment: Segment, runs: dict[Hole, list[Any]], disk: Disk) -> list[str]:
-    """Answers the name under which the old file is kept, if there was one."""
+    """Returns the new name of the damaged file, if it exists."""
     path = segment.path
     path.parent.mkdir(0o700, exist_ok=True)
     fresh = path.with_suffix(".repaired")
     disk.replace(fresh, b"".join(_pieces(generation, segment, runs)))
     filled = sum(run.num_rows for of_hole in runs.values() for run in of_hole)
     if scan(fresh, segment.shard, segment.first, segment.end, ended=True)[0].rows != segment.rows + filled:
-        raise OSError(f"{fresh} does not read back as it was written")
+        raise OSError(f"{fresh} does not read back unchanged")
     kept = [str(_kept_beside(path))] if path.exists() else []
     index_path(path).unlink(missing_ok=True)
     fresh.replace(path)

@@ -1,9 +1,8 @@
-"""Segment files: an Arrow IPC stream of consecutive positions each, the place of each batch in it, and which files of a
-directory are segments at all.
+"""Segment files: each an Arrow IPC stream of consecutive positions, with the offset of each batch.
 
-Invariant: `end` and `size` move only when everything below them is written, so that a reader who goes by them needs no lock.
-A file without our rows and header is taken for a damaged segment only where a segment may have been. Otherwise it is a stray
-file: it is reported, never used and never changed.
+Invariant: `end` and `size` advance only after everything below them is written, so readers need no lock. A file without our
+header and rows counts as a damaged segment only if a segment can have been there. Otherwise it is a stray file: it is reported,
+never used and never changed.
 """
 
 import mmap
@@ -28,14 +27,18 @@ INDEX_MAGIC = b"RwI1"
 
 
 Hole = tuple[int, int]
-"""Positions [first, end) that were written and cannot be read any more."""
+"""Positions [first, end) that were written and can no longer be read."""
 
 
 class Segment:
-    """`newest` is the latest time in it in microseconds. `sealed`: its index is on disk, and so is the state after it.
+    """One segment file and the offsets of its batches.
 
-    `holes` are replaced, never changed in place. Bad bytes count as a batch, so that every position and every byte of the
-    segment belong to one: of a hole's positions, or of none where bytes lie between two batches that join up.
+    Damaged bytes count as a batch, so that every position and byte belongs to one. Such a batch has the positions of a hole, or
+    none if the batches around it are consecutive. `holes` is replaced, never changed in place.
+
+    Attributes:
+        newest: the latest time, in microseconds.
+        sealed: its index and the state after it are on disk.
     """
 
     __slots__ = ("end", "first", "firsts", "holes", "newest", "offsets", "path", "sealed", "shard", "size")
@@ -45,7 +48,7 @@ class Segment:
         self.shard = shard
         self.first = first
         self.end = first
-        self.size = size  # at first that of the opening
+        self.size = size  # initially of the header
         self.newest = 0
         self.sealed = False
         self.holes: list[Hole] = []
@@ -54,13 +57,13 @@ class Segment:
 
     @property
     def rows(self) -> int:
-        """Those that can be read."""
+        """The number of readable rows."""
         lost = sum(end - first for first, end in self.holes) if self.holes else 0
         return self.end - self.first - lost
 
     @property
     def headless(self) -> bool:
-        """It has rows, but no header: Arrow libraries cannot open it."""
+        """It has rows but no header, so Arrow libraries cannot open it."""
         return self.rows > 0 and self.offsets[0] == 0
 
     def add(self, length: int, rows: int, newest: int) -> None:
@@ -68,10 +71,10 @@ class Segment:
         self.firsts.append(self.end)
         self.newest = max(self.newest, newest)
         self.size += length
-        self.end += rows  # last: from here on readers look for it
+        self.end += rows  # last: makes the batch visible to readers
 
     def skip(self, end: int, until: int) -> None:
-        """The bytes up to `until` are bad, and the positions up to `end` are lost with them."""
+        """Mark the bytes up to `until` as damaged and the positions up to `end` as lost."""
         self.offsets.append(self.size)
         self.firsts.append(self.end)
         if end > self.end:
@@ -82,19 +85,19 @@ class Segment:
         self.end = self.firsts.pop()
         self.size = self.offsets.pop()
 
-    def batch_of(self, position: int) -> int:
-        """The number of the batch that holds this position, which must be one of the segment's."""
+    def find_batch(self, position: int) -> int:
+        """The number of the batch with this position, which must be in the segment."""
         return bisect_right(self.firsts, position) - 1
 
     def limits(self, batch: int) -> tuple[int, int, int, int]:
-        """(first position, end position, first byte, end byte) of a batch that readers may see."""
+        """(first position, end position, first byte, end byte) of a batch."""
         first, begin = self.firsts[batch], self.offsets[batch]
         if batch + 1 < len(self.firsts):
             return first, self.firsts[batch + 1], begin, self.offsets[batch + 1]
         return first, self.end, begin, self.size
 
     def pieces(self) -> list[tuple[int, int]]:
-        """The bytes of its good batches; what joins up is one piece."""
+        """The byte ranges of its valid batches; adjacent ranges are merged."""
         found: list[tuple[int, int]] = []
         for batch in range(len(self.firsts)):
             first, end, begin, until = self.limits(batch)
@@ -129,8 +132,8 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[memoryview]:
-    """For a look at many files, before a server serves and beside it. A mapped file that is cut short ends the process, so what
-    a server reads while it serves is read into memory instead."""
+    """For scanning many files at startup and by commands. A running server reads files into memory instead, because truncating
+    a mapped file would crash it."""
     with path.open("rb") as file:
         if not file.seek(0, 2):
             yield memoryview(b"")
@@ -140,11 +143,13 @@ def mapped(path: Path) -> Iterator[memoryview]:
 
 
 def scan(path: Path, shard: int, first: int, promised: int, ended: bool) -> tuple[Segment, list[Frame]]:
-    """Everything in it that is whole, every bit of it checked, and the batches of its last group.
+    """All complete batches with a valid checksum, and the batches of the last group.
 
-    Positions below `promised` were in it, and those that are not found are holes. Behind bad bytes it is read on where a
-    batch of such positions begins. `ended`: nothing else was ever promised. Else a batch that follows the others counts too,
-    and bytes behind the last one are left out. A segment that has neither an opening nor batches has no bytes.
+    Args:
+        promised: positions below it were acknowledged; those not found are holes. After damaged bytes, the scan continues at
+            the next batch of such positions.
+        ended: no other position was acknowledged. Otherwise further consecutive batches count too, and bytes after the last
+            one are ignored.
     """
     tail: list[Frame] = []
     with memoryview(path.read_bytes()) as data:
@@ -163,7 +168,7 @@ def scan(path: Path, shard: int, first: int, promised: int, ended: bool) -> tupl
 
 
 def _batches(data: memoryview, segment: Segment, promised: int, ended: bool) -> Iterator[tuple[int, Frame]]:
-    """The next batch of the segment, again and again: where it should be, or the next one that was promised."""
+    """The batches of the segment, in order: at the expected offset, or the next acknowledged one after damaged bytes."""
     while True:
         frame = frame_at(data, segment.size)
         joins = frame is not None and _fits(frame, segment) and frame.first == segment.end
@@ -188,10 +193,10 @@ def _fits(frame: Frame, segment: Segment) -> bool:
     return frame.magic == BATCH and frame.shard == segment.shard and frame.rows > 0
 
 
-def table_of(segment: Segment) -> Any:
-    """All good rows of it in memory, as a table in one piece: what follows is slow on many small ones.
+def read_table(segment: Segment) -> Any:
+    """All valid rows as a table of one chunk: computing over many small chunks is slow.
 
-    The segment must have been scanned: Arrow believes what it reads.
+    The segment must have been scanned, because Arrow does not verify its input.
     """
     data = [frame_opening(segment.shard, "", segment.first)]
     with segment.path.open("rb") as file:
@@ -211,7 +216,7 @@ def save_index(segment: Segment, disk: Disk) -> None:
 
 
 def load_index(path: Path, shard: int, first: int) -> Segment | None:
-    """The segment as its index describes it; None if the index is not whole or the file is not as long as it says."""
+    """The segment from its index; None if the index is damaged or the size of the file differs."""
     try:
         data = index_path(path).read_bytes()
         length = path.stat().st_size
@@ -244,7 +249,7 @@ class Listing(Struct, frozen=True):
 
 
 class Promised(Struct, frozen=True):
-    """How far each known generation has come. `exact`: those of which it is certain that no segment can begin behind that."""
+    """The acknowledged end of each known generation. `exact`: generations in which no segment can begin after that end."""
 
     ends: Mapping[int, int]
     exact: frozenset[int]
@@ -278,7 +283,7 @@ def _is_position(stem: str) -> bool:
 
 
 def _is_ours(path: Path, shard: int) -> bool:
-    """It has the header of the segment that it is named as, or a batch that can be in it."""
+    """Whether it has the header that its name promises, or a batch that can be in it."""
     first = int(path.stem)
     with mapped(path) as data:
         opening = frame_at(data, 0)
@@ -292,14 +297,14 @@ def _is_ours(path: Path, shard: int) -> bool:
 
 
 def _just_begun(generation: int, paths: Sequence[Path], promised: Promised) -> bool:
-    """By a start that was cut off before it could record the new generation."""
+    """Whether an interrupted start began this generation before it could write the manifest."""
     return generation == max(promised.ends, default=-1) + 1 and [int(path.stem) for path in paths] == [
         generation << GENERATION_BITS
     ]
 
 
 def _may_begin(path: Path, generation: int, before: Sequence[Path], promised: Promised) -> bool:
-    """Whether a segment of which nothing is left can have begun here: where the one before it ended, or where nobody knows."""
+    """Whether a fully damaged segment can have begun here: at the end of the one before, or after an end that is unknown."""
     first = int(path.stem)
     if before and (reached := _reached(before[-1])) >= first:
         return reached == first
@@ -307,7 +312,7 @@ def _may_begin(path: Path, generation: int, before: Sequence[Path], promised: Pr
 
 
 def _reached(path: Path) -> int:
-    """Where the last good batch of a segment ends; its beginning if there is none."""
+    """The end of the last valid batch of a segment; its beginning if there is none."""
     with mapped(path) as data:
         ends = (frame.first + frame.rows for _, frame in frames_after(data, 0) if frame.magic == BATCH)
         return max(ends, default=int(path.stem))

@@ -1,11 +1,10 @@
 """The state of a shard at the beginning of a segment, saved beside it: tips of streams, sequences of producers, rows of open
 sessions.
 
-Invariant: it is made of tables merged by Arrow, never row by row, and can always be computed again from older segments while
-they exist. So no session row has to be rewritten because time passes. Which rows of a session are kept depends on the rows and
-their order, never on their age.
+Invariant: Arrow merges it from tables, never row by row, and it can be recomputed from older segments while they exist. So
+session rows are never rewritten. Which rows of a session are kept depends on the rows and their order, never on their age.
 
-The file holds a batch of streams and producers, and then batches of session rows. Older versions wrote only the first one.
+The file has one batch of streams and producers, then batches of session rows. Older versions wrote only the first one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,18 +24,18 @@ from ropewalk.protocol.journal_schema import INT64, SCHEMA, STRING, TIME
 STREAM = "stream"
 PRODUCER = "producer"
 PARTITION_KEY = "partition_key"
-"""Of a stream that has another one than its name: the epoch and the name in `name`, the key in `epoch`, because a stream that
-begins anew may have another. Older versions neither write nor miss these lines."""
+"""The partition key of a stream, if it is not its name. `name` has the epoch and the stream name, since a new epoch may have
+another key; `epoch` has the key. Older versions neither write nor need these lines."""
 
 COLUMNS = ("kind", "name", "epoch", "reached", "timestamp")
 TIPS = pa.schema([("kind", STRING), ("name", STRING), ("epoch", STRING), ("reached", INT64), ("timestamp", TIME)])
 
 BATCH_ROWS = 4096
-"""Session rows of one batch at the most: a column of text may not be larger than 2 GiB."""
+"""Maximum session rows of one batch: a text column is limited to 2 GiB."""
 
 
 class ShardState(Struct, frozen=True):
-    """`tips` has a line for each stream and producer, `sessions` has rows of the journal in their order."""
+    """`tips`: a line for each stream and producer; `sessions`: rows of the journal, in order."""
 
     tips: Any
     sessions: Any
@@ -57,7 +56,7 @@ def save_state(segment: Path, shard: int, first: int, state: ShardState, disk: D
 
 
 def load_state(segment: Path, shard: int, first: int) -> ShardState | None:
-    """None if there is none that can be believed."""
+    """None if it is missing or damaged."""
     messages: list[bytes] = []
     members = at = 0
     try:
@@ -77,7 +76,7 @@ def load_state(segment: Path, shard: int, first: int) -> ShardState | None:
 
 
 def merge(before: ShardState, tables: Iterable[Any]) -> ShardState:
-    """The state after the rows of these tables, which follow it in this order."""
+    """The state after the rows of these tables, in this order."""
     streams, keys, producers = [_of(before, STREAM)], [_of(before, PARTITION_KEY)], [_of(before, PRODUCER)]
     sessions, waiting = [before.sessions], 0
     for table in tables:
@@ -87,7 +86,7 @@ def merge(before: ShardState, tables: Iterable[Any]) -> ShardState:
         producers.append(_columns(PRODUCER, table.filter(table["producer"].is_valid()), "producer", "epoch", "sequence"))
         sessions.append(of_sessions(table))
         waiting += sessions[-1].num_rows
-        if waiting > sessions[0].num_rows + BATCH_ROWS:  # not for every table: each time all open sessions are gone through
+        if waiting > sessions[0].num_rows + BATCH_ROWS:  # not for every table: each pass covers all open sessions
             sessions, waiting = [going_on(pa.concat_tables(sessions))], 0
     tips = pa.concat_tables([_latest(streams), _latest(keys), _latest(producers)])
     return ShardState(tips, going_on(pa.concat_tables(sessions)))
@@ -98,12 +97,12 @@ def without_tips(state: ShardState) -> ShardState:
 
 
 def younger(state: ShardState, oldest: float) -> ShardState:
-    """Without the streams that were not published to since; producers stay, an application may come back after weeks."""
+    """Drop streams without a publication since `oldest`. Producers stay, since an application may return after weeks."""
     young = pc.greater_equal(state.tips["timestamp"].cast(INT64), int(oldest * MICROSECONDS))
     return ShardState(state.tips.filter(pc.or_(young, pc.equal(state.tips["kind"], PRODUCER))), state.sessions)
 
 
-def tips_of(state: ShardState) -> list[StreamTip]:
+def stream_tips(state: ShardState) -> list[StreamTip]:
     table, special = _of(state, STREAM), _of(state, PARTITION_KEY)
     keys: dict[str, str] = dict(zip(special["name"].to_pylist(), special["epoch"].to_pylist(), strict=True))
     columns = [table[name].to_pylist() for name in ("name", "epoch", "reached")]
@@ -114,7 +113,7 @@ def tips_of(state: ShardState) -> list[StreamTip]:
     ]
 
 
-def producers_of(state: ShardState) -> dict[str, int]:
+def producer_sequences(state: ShardState) -> dict[str, int]:
     table = _of(state, PRODUCER)
     return dict(zip(table["name"].to_pylist(), table["reached"].to_pylist(), strict=True))
 
@@ -129,7 +128,7 @@ def _published(table: Any) -> Any:
 
 
 def _with_partition_key(published: Any) -> Any:
-    """Rows of streams with a partition key of their own, named as its lines are."""
+    """Rows of streams with a partition key of their own, named as in the state's lines."""
     rows = published.filter(pc.not_equal(published["key"], published["stream"]))
     return rows.set_column(
         rows.schema.get_field_index("stream"), "stream", pc.binary_join_element_wise(rows["epoch"], rows["stream"], "/")
@@ -146,7 +145,7 @@ def _columns(kind: str, table: Any, name: str, epoch: str, reached: str) -> Any:
 
 
 def _latest(tables: list[Any]) -> Any:
-    """The last line of each name. One thread, because "last" is by order."""
+    """The last line of each name. Single-threaded, because "last" depends on the order."""
     table = pa.concat_tables(tables)
     if table.num_rows == 0:
         return EMPTY.tips
@@ -159,26 +158,26 @@ def _table(messages: list[bytes], schema: Any) -> Any:
     return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(each), schema) for each in messages], schema)
 
 
-# --- which rows of sessions a recovery needs -------------------------------------------------------------------------
+# --- the session rows that a recovery needs --------------------------------------------------------------------------
 
 BEGINNINGS = pa.array([RowKind.CONNECTED.value, RowKind.RESTORED.value, RowKind.ALIVE.value])
-"""Rows that tell all of a session, whatever was said before."""
+"""Rows with the complete state of a session. They supersede its earlier rows."""
 
 
 def of_sessions(table: Any) -> Any:
-    """The rows of a table that tell of one session."""
+    """The session rows of a table."""
     return table.filter(pc.and_(table["sid"].is_valid(), pc.not_equal(table["event"], RowKind.PUBLISH.value)))
 
 
 def going_on(rows: Any) -> Any:
-    """Without sessions that have ended, and without what was said of the others before their last full account."""
+    """Drop the rows of ended sessions, and for the others all rows before their last complete state."""
     if rows.num_rows == 0:
         return rows
     ended = rows.filter(pc.equal(rows["event"], RowKind.ENDED.value))["sid"].unique()
     rows = rows.filter(pc.invert(pc.is_in(rows["sid"], ended)))
     places = pa.array(range(rows.num_rows), pa.int64())
     gone = _by_sid(rows, places, pc.equal(rows["event"], RowKind.DISCONNECTED.value), "min")
-    # A full account after the end, as older versions wrote them, would hide that there was an end.
+    # Older versions wrote complete states after the end of a session. They must not hide the end.
     before_its_end = pc.fill_null(pc.less(places, _looked_up(rows["sid"], gone)), True)
     beginning = pc.and_(pc.is_in(rows["event"], BEGINNINGS), before_its_end)
     first = _looked_up(rows["sid"], _by_sid(rows, places, beginning, "max"))
@@ -186,19 +185,19 @@ def going_on(rows: Any) -> Any:
 
 
 def _by_sid(rows: Any, places: Any, wanted: Any, which: str) -> Any:
-    """The first or last place of such a row, for each session that has one."""
+    """The first or last matching row number of each session."""
     table = pa.table({"sid": rows["sid"].filter(wanted), "place": places.filter(_whole(wanted))})
     return table.group_by("sid").aggregate([("place", which)])
 
 
 def _looked_up(sids: Any, places: Any) -> Any:
-    """The place for each of these, null where there is none."""
+    """The row number for each sid, or null."""
     found = pc.index_in(_whole(sids), _whole(places["sid"]))
     return pc.take(_whole(places[places.column_names[1]]), found)
 
 
 def _whole(column: Any) -> Any:
-    """As an array in one piece."""
+    """As an array of one chunk."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

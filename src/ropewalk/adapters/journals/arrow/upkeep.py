@@ -1,8 +1,8 @@
 """Background maintenance of a running journal: seals full segments and removes those that retention allows.
 
-Invariant: one thread does all of it, and neither writers nor readers wait for it. Sealing leaves positions and rows exactly as
-they were; a segment that does not read back unchanged is left alone. A segment is removed only when the state of the next one
-includes it, so that no stream is forgotten.
+Invariant: one thread does all of it, and neither writers nor readers wait for it. Sealing changes no position and no row; a
+segment that does not read back unchanged is left alone. A segment is removed only when the state of the next one includes it,
+so that no stream is lost.
 """
 
 import logging
@@ -18,7 +18,7 @@ from ropewalk.adapters.journals.arrow.batches import MICROSECONDS, frame_batch, 
 from ropewalk.adapters.journals.arrow.consumers import Consumers
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.logs import Generation, ShardLog, remembered
-from ropewalk.adapters.journals.arrow.segment import Hole, Segment, remove, save_index, scan, table_of
+from ropewalk.adapters.journals.arrow.segment import Hole, Segment, read_table, remove, save_index, scan
 from ropewalk.adapters.journals.arrow.state import EMPTY, load_state, merge, save_state, younger
 from ropewalk.adapters.journals.arrow.writer import BATCH_ROWS
 from ropewalk.ports import Clock
@@ -32,16 +32,16 @@ MANY = 64
 
 
 def seal(generation: Generation, segment: Segment, in_use: bool, forget_before: float, disk: Disk) -> Segment:
-    """Returns the segment as it is now, which may be another object. Raises OSError, and then it may be tried again.
+    """Returns the sealed segment, which may be another object. Raises OSError; then it can be retried.
 
-    A segment with holes is not sealed while its generation is `in_use`: the state after it cannot be computed. Of streams that
-    nobody published to since `forget_before` the state says nothing any more.
+    A segment with holes is not sealed while its generation is `in_use`: the state after it cannot be computed. The state drops
+    streams without a publication since `forget_before`.
     """
     found = scan(segment.path, segment.shard, segment.first, segment.end, ended=True)[0]
     if found.holes:
         _replace(generation, segment, found)
         return found if in_use else _indexed(found, disk)
-    table = table_of(segment)
+    table = read_table(segment)
     if in_use:
         _save_next_state(generation, segment, table, forget_before, disk)
     if len(segment.firsts) > MANY and segment.rows < SMALL_ROWS * len(segment.firsts):
@@ -87,19 +87,21 @@ def _rewritten(generation: Generation, segment: Segment, table: Any, disk: Disk)
 
 
 class Retention(Struct, frozen=True):
-    """How long and how many rows stay; 0 is without limit.
+    """How long and how many rows are kept; 0 is unlimited.
 
-    `for_archive`: nothing goes that the archive does not have, but for the hard limit. The same holds for what consumers need.
+    `for_archive`: rows that are not archived are removed only at the hard limit, as are rows that a consumer needs.
     """
 
     seconds: float
     bytes: int
     hard_limit_bytes: int
     for_archive: bool
+    tips_seconds: float
+    clock: Clock
 
 
 class Going(Struct, frozen=True):
-    """A segment that goes; `lost` if the archive or a consumer was to have it and has not."""
+    """A segment to remove; `lost` if the archive or a consumer has not read it."""
 
     log: ShardLog
     generation: Generation
@@ -110,7 +112,7 @@ class Going(Struct, frozen=True):
 def going(
     logs: list[ShardLog], archived: dict[int, int], needed: dict[int, int], retention: Retention, now: float
 ) -> list[Going]:
-    """The oldest first. What grows never goes. `needed`: from which position on a consumer has yet to read, by shard."""
+    """The segments to remove, oldest first, never the active ones. `needed`: by shard, the first position a consumer needs."""
     total = sum(segment.size for log in logs for generation in log.generations for segment in generation.segments)
     answer: list[Going] = []
     for log, generation, segment in _removable(logs):
@@ -138,7 +140,7 @@ def _removable(logs: list[ShardLog]) -> list[tuple[ShardLog, Generation, Segment
 
 
 def _from_the_beginning(wanted: list[Going]) -> list[Going]:
-    """A generation loses segments from its beginning only: what would leave a hole stays."""
+    """Only leading segments of a generation are removed: removing others would leave a hole."""
     chosen = {id(each.segment) for each in wanted}
     return [each for each in wanted if _all_before(each, chosen)]
 
@@ -154,7 +156,15 @@ logger = logging.getLogger("ropewalk.journal")
 
 
 class Upkeep:
-    """`save` records which segments there are. `lost_rows` went although somebody was to have them and had not."""
+    """Seals and removes segments of a running journal.
+
+    Attributes:
+        lost_rows: rows removed at the hard limit before the archive or a consumer had read them.
+
+    Args:
+        archived: by shard, the end of the archived positions.
+        save: writes the manifest.
+    """
 
     def __init__(
         self,
@@ -162,19 +172,15 @@ class Upkeep:
         archived: dict[int, int],
         consumers: Consumers,
         retention: Retention,
-        tips_seconds: float,
         save: Callable[[], None],
         disk: Disk,
-        clock: Clock,
     ) -> None:
         self._logs = logs
         self._archived = archived
         self._consumers = consumers
         self._retention = retention
-        self._tips_seconds = tips_seconds
         self._save = save
         self._disk = disk
-        self._clock = clock
         self.thread = ThreadPoolExecutor(1, "journal-upkeep")
         self._bad: set[Path] = set()
         self._recorded = self._holes()
@@ -192,7 +198,7 @@ class Upkeep:
         if holes != self._recorded and self._saved():
             self._recorded = holes
         leaving = going(
-            self._logs, self._archived, self._consumers.needed_from(len(self._logs)), self._retention, self._clock()
+            self._logs, self._archived, self._consumers.needed_from(len(self._logs)), self._retention, self._retention.clock()
         )
         if leaving:
             self._let_go(leaving)
@@ -209,17 +215,18 @@ class Upkeep:
 
     def _seal(self, generation: Generation, segment: Segment, in_use: bool) -> None:
         try:
-            sealed = seal(generation, segment, in_use, self._clock() - self._tips_seconds, self._disk)
-        except OSError as error:  # it is tried again at the next sweep
+            forget_before = self._retention.clock() - self._retention.tips_seconds
+            sealed = seal(generation, segment, in_use, forget_before, self._disk)
+        except OSError as error:  # retried at the next sweep
             logger.warning("segment %s cannot be sealed yet: %s", segment.path.name, error.strerror or error)
             return
         for first, end in (hole for hole in sealed.holes if hole not in segment.holes):
-            logger.error("positions %d to %d in %s are not as they were written", first, end - 1, segment.path)
+            logger.error("checksum mismatch in %s: positions %d-%d", segment.path, first, end - 1)
         if not sealed.sealed:
-            self._bad.add(segment.path)  # it stays as it is until the next start
+            self._bad.add(segment.path)  # not retried until the next start
 
     def _let_go(self, leaving: list[Going]) -> None:
-        """From memory, then from the record, then from the disk: a crash between leaves files that the next start removes."""
+        """Remove them from memory, then from the manifest, then from disk. After a crash the next start removes left files."""
         gone = {id(each.segment) for each in leaving}
         for shard in {each.log.shard: each.log for each in leaving}.values():
             for number, generation in enumerate(shard.generations):
@@ -230,11 +237,13 @@ class Upkeep:
         lost = sum(each.segment.rows for each in leaving if each.lost)
         if lost:
             self.lost_rows += lost
-            logger.error("the journal reached its hard limit: %d rows went that the archive or a consumer does not have", lost)
+            logger.error(
+                "the journal reached its hard limit: removed %d rows that the archive or a consumer has not read", lost
+            )
         saved = self._saved()
         for each in leaving:
             remove(each.segment.path)
-        if not saved:  # the disk was full; now there is room
+        if not saved:  # the disk was full; the removal freed space
             self._save()
 
     def _saved(self) -> bool:

@@ -1,10 +1,9 @@
-"""Group commit: rows are handed from the event loop to the one writer thread, which writes those handed over so far to their
-shards together, all of them or none.
+"""Group commit: the event loop queues rows for the writer thread, which writes all queued rows to their shards as one group,
+all or nothing.
 
 Invariant: a group counts once all its bytes are written (and synced, if requested) and the commit log has its entry. Until
-then no reader sees it, and after a failure its bytes are truncated. Rows handed over while a group is written go into the next
-group, in order. The queue is bounded: when it is full, callers that wait for the write are refused, and rows that nobody waits
-for are dropped and counted.
+then no reader sees it, and after a failure its bytes are truncated. Rows queued while a group is written go into the next
+group, in order. The queue is bounded: when it is full, acknowledged writes are refused, and other rows are dropped and counted.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from ropewalk.model.journal import Row
 from ropewalk.ports import Clock
 
 BATCH_ROWS = 8192
-"""Rows of one batch: readers take whole ones, so that a huge group must not become a huge batch."""
+"""Maximum rows of one batch. Readers read whole batches, so a large group must not become a large batch."""
 
 
 class Rolling(Struct, frozen=True):
@@ -37,6 +36,7 @@ class Rolling(Struct, frozen=True):
     segment_bytes: int
     segment_seconds: float
     sync: bool
+    clock: Clock
 
 
 class FramedBatch(Struct, frozen=True, gc=False):
@@ -58,14 +58,12 @@ class GroupCommit:
         group: int,
         rolling: Rolling,
         disk: Disk,
-        clock: Clock,
     ) -> None:
         self._directory = directory
         self._logs = logs
         self._commit_log = commit_log
         self._rolling = rolling
         self._disk = disk
-        self._clock = clock
         self._syncers = ThreadPoolExecutor(4, "journal-sync") if rolling.sync else None
         self._untidy: list[ShardLog] = []
         self.group = group
@@ -73,7 +71,7 @@ class GroupCommit:
         self.rows = 0
 
     def commit(self, rows: Sequence[Row]) -> list[ShardLog]:
-        """Write them. Answers the shards that began a new segment. Raises OSError, and then none of them counts."""
+        """Write the rows. Returns the shards that began a new segment. On OSError none of the rows counts."""
         self._tidy()
         by_shard = self._by_shard(rows)
         rolled = self._roll(by_shard)
@@ -102,7 +100,7 @@ class GroupCommit:
         return by_shard
 
     def _roll(self, by_shard: dict[int, list[Row]]) -> list[ShardLog]:
-        now = self._clock()
+        now = self._rolling.clock()
         rolled = []
         if self._commit_log.full:
             self._commit_log.begin(self.group, {log.shard: log.active.end for log in self._logs})
@@ -153,8 +151,8 @@ class GroupCommit:
             self._commit_log.undo()
 
     def _tidy(self) -> None:
-        """Truncate what a failed group left, before anything else is written. Otherwise whole batches of that group could stay
-        behind the end of the log, and a recovery that searches behind damaged bytes could take them for committed ones."""
+        """Truncate the bytes of a failed group before the next write. Otherwise complete batches of that group could remain
+        after the end of the log, and a recovery that searches past damaged bytes could take them for committed ones."""
         while self._untidy:
             log = self._untidy[-1]
             self._disk.truncate(log.fd, log.active.size)
@@ -174,19 +172,19 @@ class GroupCommit:
 logger = logging.getLogger("ropewalk.journal")
 
 GROUP_BYTES = 4 * 1024 * 1024
-"""What one group takes of the queue, at the most and roughly, so that the first of many is not answered after the last."""
+"""Approximate size limit of a group, so that the first of many rows is acknowledged before the last is written."""
 
 ROW_BYTES = 256
-"""What a row takes besides its value and detail, roughly."""
+"""Approximate size of a row besides its value and detail."""
 
 RETRY = 1.0
-"""Seconds between attempts while the disk refuses."""
+"""Seconds between retries while writes fail."""
 
 WriteFuture = asyncio.Future[None]
 
 
 class Handed(Struct, frozen=True):
-    """Rows that go together, and who waits for them."""
+    """Rows of one call, and the future that acknowledges them, if any."""
 
     rows: Sequence[Row]
     size: int
@@ -194,7 +192,12 @@ class Handed(Struct, frozen=True):
 
 
 class Writer:
-    """`probe` raises OSError while the disk still refuses; `rolled` is told of shards that began a new segment."""
+    """The queue and the thread that commits it.
+
+    Args:
+        probe: raises OSError while writes still fail.
+        rolled: called with the shards that began a new segment.
+    """
 
     def __init__(
         self,
@@ -210,7 +213,7 @@ class Writer:
         self._queue: deque[Handed] = deque()
         self._changed = Condition()
         self._thread = Thread(target=self._run, name="journal-writer", daemon=True)
-        self._waiting = 0  # hand-overs in the queue that somebody waits for
+        self._waiting = 0  # queued items with a future
         self._size = 0
         self._stopping = False
         self.queued_rows = 0
@@ -222,7 +225,7 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what waits, then end. Blocks."""
+        """Write all queued rows, then end. Blocks."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -230,7 +233,7 @@ class Writer:
             self._thread.join()
 
     def hand_over(self, rows: Sequence[Row], answer: WriteFuture | None = None) -> bool:
-        """False if there is no room. One that would be too large even for an empty queue is taken when it is empty."""
+        """Queue the rows. False if the queue is full. An item larger than the queue is accepted when the queue is empty."""
         size = sum([len(row.value) + len(row.detail) for row in rows]) + ROW_BYTES * len(rows)
         with self._changed:
             if self._stopping or (self._size and self._size + size > self._queue_bytes):
@@ -240,9 +243,9 @@ class Writer:
         return True
 
     def drop(self, rows: Sequence[Row], why: str) -> None:
-        """Count what is not recorded; the first of many is said, the others are in the metrics."""
+        """Count dropped rows. Only the first is logged; a metric counts them all."""
         if not self.dropped_rows:
-            logger.error("rows are missing in the journal from now on: %s", why)
+            logger.error("rows are dropped from the journal: %s", why)
         self.dropped_rows += len(rows)
 
     # --- on the writer's thread ---
@@ -283,7 +286,7 @@ class Writer:
     def _written(self, handed: list[Handed], rolled: list[ShardLog]) -> None:
         if self.failure:
             self._recovered()
-        _tell(handed, None)
+        _resolve(handed, None)
         if rolled:
             self._rolled(rolled)
 
@@ -292,13 +295,13 @@ class Writer:
             logger.error("%s", failure)
         self.failure = failure
         self.refused_groups += 1
-        _tell(handed, Unavailable(failure))
+        _resolve(handed, Unavailable(failure))
         kept = [each for each in handed if each.answer is None]
         with self._changed:
             if not self._stopping:
                 for each in reversed(kept):
                     self._put(each, again=True)
-                # Whoever waits for an answer is worth an attempt at once, the others can wait for the disk.
+                # Retry at once for a row with a future; other rows wait until the disk works.
                 self._changed.wait_for(lambda: self._waiting or self._stopping, RETRY)
                 return
         for each in kept:
@@ -309,8 +312,8 @@ class Writer:
             for each in handed:
                 self._write([each])
             return
-        logger.error("rows that cannot be recorded", exc_info=error)
-        _tell(handed, Unavailable(f"the journal cannot record this: {error}"))
+        logger.error("rows cannot be written to the journal", exc_info=error)
+        _resolve(handed, Unavailable(f"the journal cannot record this: {error}"))
         if handed[0].answer is None:
             self.drop(handed[0].rows, str(error))
 
@@ -342,10 +345,10 @@ class Writer:
         return handed
 
 
-def _tell(handed: list[Handed], error: Exception | None) -> None:
+def _resolve(handed: list[Handed], error: Exception | None) -> None:
     answers = [each.answer for each in handed if each.answer is not None]
     if answers:
-        with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+        with suppress(RuntimeError):  # the event loop was closed
             answers[0].get_loop().call_soon_threadsafe(_answer, answers, error)
 
 

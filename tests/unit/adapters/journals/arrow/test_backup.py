@@ -176,5 +176,5 @@ async def test_damaged_journal_is_copied_unchanged(tmp_path: Path) -> None:
 
 
 def test_backup_without_a_journal_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserMistake, match="there is no journal"):
+    with pytest.raises(UserMistake, match="no journal in"):
         JournalCopy(tmp_path / "journal", tmp_path / "copy" / "journal", lambda _, __: None).rows()

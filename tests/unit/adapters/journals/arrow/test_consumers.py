@@ -116,7 +116,7 @@ async def test_gauges_have_the_number_of_consumers_and_the_largest_lag(tmp_path:
 async def test_new_consumer_beyond_the_limit_replaces_an_expired_one_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers, "MOST", 2)
+    monkeypatch.setattr(consumers, "MAX_CONSUMERS", 2)
     clock = ManualClock()
     async with running(tmp_path, clock, **OPTIONS) as (journal, _):
         await journal.pin("a", mark(0))

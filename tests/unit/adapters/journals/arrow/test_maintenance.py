@@ -53,5 +53,5 @@ async def test_damage_without_lost_rows_is_reported_as_problems_and_remarks(dama
 
 
 def test_verification_without_a_journal_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserMistake, match="there is no journal"):
+    with pytest.raises(UserMistake, match="no journal in"):
         verify(tmp_path, check_progress)

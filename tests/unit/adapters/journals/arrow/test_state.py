@@ -10,7 +10,7 @@ import pytest
 from ropewalk.adapters.journals.arrow import batches, state
 from ropewalk.adapters.journals.arrow.batches import encode, frame_at, frame_batch
 from ropewalk.adapters.journals.arrow.segment import state_path
-from ropewalk.adapters.journals.arrow.state import TIPS, going_on, load_state, tips_of
+from ropewalk.adapters.journals.arrow.state import TIPS, going_on, load_state, stream_tips
 from ropewalk.model.journal import Recovered, Row, RowKind
 from ropewalk.protocol.journal_schema import SCHEMA
 from ropewalk.testing.clock import ManualClock
@@ -95,7 +95,7 @@ async def test_state_of_an_older_version_is_read(tmp_path: Path) -> None:
     state_path(segment).write_bytes(frame_batch(tips.to_batches()[0], 3, 40, 0))
     state = load_state(segment, 3, 40)
     assert state is not None
-    assert [(tip.stream, tip.tip) for tip in tips_of(state)] == [("s", 7)]
+    assert [(tip.stream, tip.tip) for tip in stream_tips(state)] == [("s", 7)]
     assert state.sessions.num_rows == 0
 
 
