@@ -247,5 +247,5 @@ def test_directory_of_another_node_is_refused() -> None:
         ring.stop("a")
         ring.stop("b")
         ring.exchange_directories("a", "b")
-        with pytest.raises(AssertionError, match="is the directory of the node b, and this is a"):
+        with pytest.raises(AssertionError, match="is the directory of node b, but this is a"):
             ring.start("a")

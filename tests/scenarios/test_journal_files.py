@@ -276,7 +276,7 @@ def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
         (["verify", str(tmp_path / "nowhere")], "no journal in"),
         (["verify"], "pass the data directory"),
         (["repair", str(tmp_path), "--archive", str(tmp_path)], "there is no archive"),
-        (["backup", str(tmp_path), "--to", str(tmp_path / "inside")], "inside of the directory"),
+        (["backup", str(tmp_path), "--to", str(tmp_path / "inside")], "inside the directory"),
     ):
         done = run_ropewalk("journal", *words)
         assert (done.returncode, error in done.stderr) == (2, True), done.stderr

@@ -248,9 +248,9 @@ def test_application_without_allowed_origins_is_warned_about(flags: tuple[str, .
 @pytest.mark.parametrize("flags", [(), pytest.param(WORKERS, marks=pytest.mark.tier("all"))], ids=["alone", "workers"])
 def test_endpoints_without_a_key_are_warned_about(flags: tuple[str, ...], tmp_path: Path) -> None:
     warnings = {
-        "--api_secret": "the REST API needs no key: everybody may publish, read streams and disconnect users",
+        "--api_secret": "the REST API needs no key: anyone may publish, read streams and disconnect users",
         "--broadcast_key": "publishing over HTTP needs no key",
-        "--journal_token": "the journal needs no key: everybody may read it and write to it",
+        "--journal_token": "the journal needs no key: anyone may read it and write to it",
     }
     options = ("--secret", "s" * 32, "--data_dir", str(tmp_path), *flags)
     for opened in warnings:

@@ -1,4 +1,4 @@
-"""Where a server says that it listens, as URLs: those of its port first, then that of its second one."""
+"""The URLs on which a server listens: of --port first, then of --tcp_port."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,8 @@ from ropewalk.adapters.endpoints.sockets import Listening
 from ropewalk.app.settings.sections import ServerSettings
 
 
-def addresses_of(server: ServerSettings, sockets: Sequence[Listening]) -> list[str]:
-    """`sockets` are those of --port. That of --tcp_port needs none, for its number is always written."""
+def listening_urls(server: ServerSettings, sockets: Sequence[Listening]) -> list[str]:
+    """`sockets` are of --port, whose number may be 0. The number of --tcp_port is always given."""
     http, tcp = ("https", "tls") if server.ssl_cert else ("http", "tcp")
     listening = [each.address(http) for each in sockets]
     if server.tcp_port:

@@ -1,4 +1,4 @@
-"""Makes the backend that the settings choose."""
+"""Builds the configured backend."""
 
 import random
 import secrets
@@ -33,18 +33,25 @@ if TYPE_CHECKING:
     from ropewalk.connections.redis import RedisAddress
 
 LEASE_BITS = 52
-IDLE_FACTOR = 10.0  # history TTLs for which a stream that lives in memory only is remembered
+IDLE_FACTOR = 10.0  # history TTLs after which an idle stream without a journal is forgotten
 
 
 class RecoveringBackend(Backend, Recovering, Protocol):
-    """One that is restored from the journal that it writes."""
+    """A backend that is restored from its journal."""
 
 
 class ChosenBackend(NamedTuple):
-    """A backend, and how a journal is written with it. `recovering` takes what the journal holds, `recorder` is the part of a
-    node that records for a cluster. `bus` is the store process's end of the bus to its workers, `to_store` a worker's. `gate`
-    is where other nodes of a ring enter, `impairments` what is told of them where they are not reached, `counts` what is
-    counted beside what every node counts."""
+    """A backend and the parts that belong to it.
+
+    Attributes:
+        recovering: is restored from the journal.
+        recorder: records the journal of a cluster.
+        bus: the store process's end of the bus to its workers.
+        to_store: a worker's end of that bus.
+        gate: receives connections of other ring nodes.
+        impairments: reports unreachable ring nodes.
+        counts: further counters for metrics.
+    """
 
     backend: Backend
     session_log: SessionLog
@@ -59,8 +66,12 @@ class ChosenBackend(NamedTuple):
 
 
 class Bus:
-    """Between a store process and its workers. `store`: None where another engine keeps everything, or where the server has
-    its store already. `door`: where workers pass nodes of a ring on to."""
+    """The bus between a store process and its workers.
+
+    Args:
+        store: None if Redis, NATS or a ring keeps the streams.
+        door: receives the ring connections that workers hand over.
+    """
 
     def __init__(
         self, server: "StoreServer", path: str, store: "SharedStore | None" = None, door: "StoreDoor | None" = None
@@ -71,7 +82,7 @@ class Bus:
         self._door = door
 
     async def start(self, streams: StreamStore, reports: WorkerReports) -> None:
-        """`streams`: those of the store, or what reaches further back than they do."""
+        """`streams`: of the store, or with the archive behind them."""
         self._server.exchange, self._server.left = reports.answer, reports.left
         if self._store is not None:
             self._server.attach(self._store, streams)
@@ -85,12 +96,12 @@ class Bus:
         await self._server.stop()
 
 
-def backend_of(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats, role: Role) -> ChosenBackend:
+def build_backend(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats, role: Role) -> ChosenBackend:
     if settings.broker.broker != "memory":
         make = _nats if settings.broker.broker == "nats" else _redis
-        return _joined(of_a_cluster(settings, make(settings, rules), journal), role)
+        return _joined(_cluster_backend(settings, make(settings, rules), journal), role)
     if settings.ring.ring:
-        return _of_a_ring(settings, rules, journal, stats, role)
+        return _ring_backend(settings, rules, journal, stats, role)
     if role.kind is ProcessKind.WORKER:
         return _worker(role)
     if role.kind is ProcessKind.STORE:
@@ -101,7 +112,7 @@ def backend_of(settings: Settings, rules: Rulebook, journal: StoredJournal, stat
 
 
 def _joined(chosen: ChosenBackend, role: Role) -> ChosenBackend:
-    """With what processes of one node need of each other while another engine keeps everything."""
+    """Adds the bus between the processes of one node of a Redis or NATS cluster."""
     if role.kind is ProcessKind.WORKER:
         return chosen._replace(to_store=resolve(BACKENDS, "link")(role.bus_socket, _worker_name(role)))
     if role.kind is ProcessKind.STORE:
@@ -110,8 +121,8 @@ def _joined(chosen: ChosenBackend, role: Role) -> ChosenBackend:
     return chosen
 
 
-def of_a_cluster(settings: Settings, backend: Backend, journal: StoredJournal) -> ChosenBackend:
-    """A backend that several nodes share. The one with a data directory records what all of them register."""
+def _cluster_backend(settings: Settings, backend: Backend, journal: StoredJournal) -> ChosenBackend:
+    """A backend shared by several nodes. Nodes with a data directory can record the journal of all of them."""
     if backend.record_queue is None:
         return ChosenBackend(backend, SessionLog())
     records = bool(settings.journal.data_dir)
@@ -131,14 +142,14 @@ def _memory(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: 
         max_sessions_size=settings.limits.max_sessions_size,
         journal=journal if kept else None,
         stats=stats,
-        # What is written down is not lost by being idle, so its epoch must not change: the journal keeps every tip anyway.
+        # Streams in a journal are not lost when idle, so their epochs must not change. The journal keeps all tips anyway.
         idle_factor=inf if kept else IDLE_FACTOR,
     )
     return backend
 
 
 def _store(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats, role: Role) -> ChosenBackend:
-    """What the memory backend keeps, for several workers."""
+    """The memory backend for several workers."""
     kept = journal if settings.journal.data_dir else None
     server: StoreServer = resolve(BACKENDS, "bus")(kept)
     store = _shared_store(settings, rules, kept, stats, server)
@@ -173,12 +184,12 @@ def _shared_store(
     return store
 
 
-def _of_a_ring(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats, role: Role) -> ChosenBackend:
-    """What the memory backend keeps, for several nodes. A worker reaches all their stores itself."""
+def _ring_backend(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats, role: Role) -> ChosenBackend:
+    """The memory backend for several nodes. A worker connects to the stores of all nodes."""
     if role.kind is ProcessKind.WORKER:
-        worker = ring.worker_of(settings, role)
+        worker = ring.build_worker(settings, role)
         log = ForwardedSessionLog(worker.journal_over(journal), time.time) if role.data_dir else SessionLog()
-        gate = ring.gate_of_worker(settings, role)
+        gate = ring.build_worker_gate(settings, role)
         return ChosenBackend(worker, log, to_store=worker.link, gate=gate, impairments=worker.impairments, counts=worker.counts)
     node = _ring_node(settings, rules, journal, stats, role)
     if role.kind is ProcessKind.ALONE:
@@ -189,17 +200,17 @@ def _of_a_ring(settings: Settings, rules: Rulebook, journal: StoredJournal, stat
 
 def _ring_node(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats, role: Role) -> ChosenBackend:
     kept = journal if settings.journal.data_dir else None
-    state = ring.state_of(settings)
-    server = ring.server_of(state, kept)
+    state = ring.load_ring_state(settings)
+    server = ring.build_server(state, kept)
     store = _shared_store(settings, rules, kept, stats, server, state.table.shards)
-    backend = ring.backend_of(settings, state, store, server, kept, role)
+    backend = ring.build_backend(settings, state, store, server, kept, role)
     return ChosenBackend(
         backend,
-        ring.session_log_of(backend, kept),
+        ring.build_session_log(backend, kept),
         backend,
-        bus=Bus(server, role.bus_socket, door=ring.door_of(backend, role)) if role.kind is ProcessKind.STORE else None,
+        bus=Bus(server, role.bus_socket, door=ring.build_door(backend, role)) if role.kind is ProcessKind.STORE else None,
         ring=backend,
-        gate=ring.gate_of(settings, backend),
+        gate=ring.build_gate(settings, backend),
         impairments=backend.impairments,
         counts=backend.counts,
     )
@@ -212,7 +223,7 @@ def _worker(role: Role) -> ChosenBackend:
 
 
 def _worker_name(role: Role) -> str:
-    """Of this process, and of no other before or after it."""
+    """Unique to this process."""
     return f"{role.number}~{secrets.token_hex(4)}"
 
 
@@ -222,7 +233,7 @@ def _redis(settings: Settings, rules: Rulebook) -> Backend:
         rules,
         redis_address(settings),
         _process_name(settings),
-        recorder=node_id_of(settings),
+        recorder=load_node_id(settings),
         dedup_ttl=settings.broker.dedup_ttl,
         dedup_limit=settings.broker.dedup_limit,
         presence_ttl=settings.broker.presence_ttl,
@@ -253,7 +264,7 @@ def _nats(settings: Settings, rules: Rulebook) -> Backend:
         _process_name(settings),
         rules,
         time.time,
-        recorder=node_id_of(settings),
+        recorder=load_node_id(settings),
         shards=nats.nats_shards,
         replicas=nats.nats_replicas,
         dedup_ttl=settings.broker.dedup_ttl,
@@ -279,14 +290,13 @@ NODE_ID_FILE = "node_id"
 
 
 def _process_name(settings: Settings) -> str:
-    """By which a shared store knows this process. A node that crashed and starts again before its lease has ended must not take
-    over that lease: nobody would ever end the sessions and members that were lost with the former process."""
-    return f"{node_id_of(settings)}~{secrets.token_hex(4)}"
+    """Identifies this process in a shared store. A restarted node must not take over the lease of its crashed process: its
+    lost sessions and members would never expire."""
+    return f"{load_node_id(settings)}~{secrets.token_hex(4)}"
 
 
-def node_id_of(settings: Settings) -> str:
-    """As it was set; else the one that is kept in the data directory, so that a node that starts again is the same; else a
-    random one. Raises UserMistake."""
+def load_node_id(settings: Settings) -> str:
+    """From the settings, or from the data directory, so that a restarted node keeps it, or random. Raises UserMistake."""
     if settings.server.node_id or not settings.journal.data_dir:
         return settings.server.node_id or secrets.token_hex(6)
     path = Path(settings.journal.data_dir, NODE_ID_FILE)
@@ -298,5 +308,5 @@ def node_id_of(settings: Settings) -> str:
         with open(path, "w", encoding="utf-8", opener=private_opener) as file:
             file.write(made + "\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserMistake(f"the name of this node cannot be had from {path}: {error}") from None
+        raise UserMistake(f"the node id in {path} cannot be read: {error}") from None
     return made

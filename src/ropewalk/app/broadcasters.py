@@ -1,10 +1,10 @@
-"""Makes the broadcasters that the settings choose, besides publishing over HTTP, and runs them as one."""
+"""Builds the configured broadcasters, except publishing over HTTP, and runs them as one."""
 
 import asyncio
 import logging
 from collections.abc import Sequence
 
-from ropewalk.app.backends import nats_address, node_id_of, redis_address
+from ropewalk.app.backends import load_node_id, nats_address, redis_address
 from ropewalk.app.registry import BROADCASTERS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.core.stats import Stats
@@ -17,7 +17,7 @@ logger = logging.getLogger("ropewalk.broadcast")
 
 
 class Broadcasters:
-    """Those of one node. They start after it and stop before it."""
+    """The broadcasters of one node. They start after the node and stop before it."""
 
     def __init__(self, running: Sequence[Broadcaster]) -> None:
         self._running = running
@@ -29,8 +29,8 @@ class Broadcasters:
     async def stop(self) -> None:
         ends = await asyncio.gather(*(broadcaster.stop() for broadcaster in self._running), return_exceptions=True)
         for error in ends:
-            if isinstance(error, Exception):  # the rest of the server has to stop too
-                logger.error("a broadcaster did not stop well", exc_info=error)
+            if isinstance(error, Exception):  # the rest of the server must still stop
+                logger.error("a broadcaster failed to stop", exc_info=error)
 
     def health(self) -> list[str]:
         return [problem for broadcaster in self._running if (problem := broadcaster.health())]
@@ -40,8 +40,8 @@ class Broadcasters:
         return {"broadcasters_down": len(self.health()), **gauges} if self._running else {}
 
 
-def broadcasters_of(settings: Settings, node: Node, stats: Stats, limits: PublicationLimits) -> Broadcasters:
-    """Raises UserMistake where a library is missing."""
+def build_broadcasters(settings: Settings, node: Node, stats: Stats, limits: PublicationLimits) -> Broadcasters:
+    """Raises UserMistake if a library is missing."""
     chosen, broadcast = settings.broadcast.broadcast_adapter, settings.broadcast
     running: list[Broadcaster] = []
     if "redisx" in chosen:
@@ -49,7 +49,7 @@ def broadcasters_of(settings: Settings, node: Node, stats: Stats, limits: Public
         group = resolve(BROADCASTERS, "redisx group", extra="redis")(
             broadcast.redisx_stream,
             broadcast.redisx_group,
-            node_id_of(settings),
+            load_node_id(settings),
             broadcast.redisx_read_block_milliseconds,
         )
         running.append(streams(node.broker, limits, stats, redis_address(settings), group))

@@ -1,4 +1,4 @@
-"""Child processes of the supervisor: one that runs, and one that is started again whenever it ends.
+"""Child processes of the supervisor: `Child` runs once, `KeptProcess` is restarted whenever it ends.
 
 The supervisor calls `look` after SIGCHLD; nothing else here waits for processes.
 """
@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from ropewalk.app.control_channel import Alive, ControlChannel, Failed, ProcessOrder, Word
+from ropewalk.app.control_channel import Alive, ControlChannel, ControlMessage, Failed, ProcessCommand
 from ropewalk.app.parent_death import killed_with_parent
 from ropewalk.app.process_role import ProcessKind, Role, written
 from ropewalk.core.backoff import Backoff
@@ -25,20 +25,20 @@ from ropewalk.model.errors import ServerError, UserMistake
 logger = logging.getLogger("ropewalk.supervisor")
 
 SOON_SECONDS = 15.0
-"""A process that ends within so long after its start did not really run."""
+"""A process that ends within this time counts as a failed start."""
 
 BETWEEN_STARTS = Backoff(0.1, 5.0)
 
 
-ENDED_ALONE = "%s was told to end by a signal; starting it again. To end the server, send the signal to its supervisor"
+ENDED_ALONE = "%s was ended by a signal; starting it again. To end the server, send the signal to its supervisor"
 
 
 class StartFailed(ServerError):
-    """A process that cannot be started, or ended before it was ready without saying why: its own log tells."""
+    """A process cannot be started, or ended before it was ready without a reason. Its log has the cause."""
 
 
-def how_it_ended(code: int) -> str:
-    """In words, of an exit code as `subprocess` tells it."""
+def describe_exit(code: int) -> str:
+    """An exit code of `subprocess` as text."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -48,27 +48,31 @@ def how_it_ended(code: int) -> str:
 
 
 def ended_by_operator(code: int) -> bool:
-    """Of a process that nobody has retired: it ends in order only on a signal, which ends it at once while it is starting."""
+    """Whether a process that was not retired was ended by a signal from outside."""
     return code in (0, -signal.SIGTERM, -signal.SIGINT)
 
 
 def delay_before_start(failures: int, chance: Callable[[], float]) -> float:
-    """`failures`: how many times in a row it has ended soon after its start. Once may happen, and is mended at once."""
+    """`failures`: failed starts in a row. The first is retried at once."""
     return BETWEEN_STARTS.delay(failures - 2, chance) if failures > 1 else 0.0
 
 
 def noticed(future: "asyncio.Future[None]") -> None:
-    """Keeps asyncio from complaining that nobody asked for its exception."""
+    """Avoids asyncio's warning about an exception that was never retrieved."""
     if not future.cancelled():
         future.exception()
 
 
 class Child:
-    """This program once more, with the same command line and a role. `ready` fails with UserMistake or StartFailed. `answers`
-    counts how many times it has said that it is alive.
+    """Another process of this program, with the same command line and a role.
 
-    A worker is killed when the supervisor dies, however that ends, so that the port is free. The store ends in order: the next
-    server waits for its lock."""
+    The kernel kills a worker when the supervisor dies, so that the port is free. The store ends in order, and the next server
+    waits for its lock.
+
+    Attributes:
+        ready: fails with UserMistake or StartFailed.
+        answers: number of `Alive` messages received.
+    """
 
     def __init__(self, role: Role) -> None:
         loop = asyncio.get_running_loop()
@@ -90,7 +94,7 @@ class Child:
                 preexec_fn=killed_with_parent() if role.kind is ProcessKind.WORKER else None,
             )
         self._channel = ControlChannel(ours)
-        self._channel.watch(self._heard, lambda: None)
+        self._channel.watch(self._received, lambda: None)
 
     @property
     def pid(self) -> int:
@@ -100,36 +104,36 @@ class Child:
     def serves(self) -> bool:
         return self.ready.done() and self.ready.exception() is None and not self.ended.done()
 
-    def tell(self, order: ProcessOrder) -> None:
-        self._channel.say(order)
+    def send(self, order: ProcessCommand) -> None:
+        self._channel.send(order)
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     def look(self) -> None:
-        """Whether it has ended."""
+        """Detect its end."""
         code = self._process.poll()
         if code is None or self.ended.done():
             return
         self._channel.close()
-        logger.debug("%s has ended", self.name, extra={"pid": self.pid, "how": how_it_ended(code)})
+        logger.debug("%s has ended", self.name, extra={"pid": self.pid, "how": describe_exit(code)})
         if not self.ready.done():
-            self.ready.set_exception(StartFailed(f"the process {self.name} did not start: {how_it_ended(code)}"))
+            self.ready.set_exception(StartFailed(f"the process {self.name} did not start: {describe_exit(code)}"))
         self.ended.set_result(code)
 
-    def _heard(self, word: Word) -> None:
-        if isinstance(word, Alive):
+    def _received(self, message: ControlMessage) -> None:
+        if isinstance(message, Alive):
             self.answers += 1
         elif self.ready.done():
             return
-        elif isinstance(word, Failed):
-            self.ready.set_exception(UserMistake(word.reason))
+        elif isinstance(message, Failed):
+            self.ready.set_exception(UserMistake(message.reason))
         else:
             self.ready.set_result(None)
 
 
 class KeptProcess:
-    """A child that is started again whenever it ends, until it is retired. `start` once, then `retire`."""
+    """A child that is restarted whenever it ends, until it is retired. Call `start` once, then `retire`."""
 
     def __init__(self, launch: Callable[[], Child]) -> None:
         self._launch = launch
@@ -138,7 +142,7 @@ class KeptProcess:
         self.child: Child | None = None
 
     async def start(self) -> None:
-        """Until it is ready. Raises UserMistake or StartFailed, and then it is not started again."""
+        """Wait until it is ready. After UserMistake or StartFailed it is not restarted."""
         try:
             self.child = self._launch()
         except OSError as error:
@@ -155,17 +159,17 @@ class KeptProcess:
             code = await asyncio.shield(child.ended)
             failures = 1 if loop.time() - child.began > SOON_SECONDS else failures + 1
             delay = delay_before_start(failures, random.random)
-            told = {"pid": child.pid, "how": how_it_ended(code), "delay": delay}
+            fields = {"pid": child.pid, "how": describe_exit(code), "delay": delay}
             if ended_by_operator(code):
-                logger.warning(ENDED_ALONE, child.name, extra={**told, "supervisor": os.getpid()})
+                logger.warning(ENDED_ALONE, child.name, extra={**fields, "supervisor": os.getpid()})
             else:
-                logger.error("%s has ended; starting it again", child.name, extra=told)
+                logger.error("%s has ended; starting it again", child.name, extra=fields)
             await asyncio.sleep(delay)
             self.child = child = await self._launched(child.name)
-            child.ready.add_done_callback(partial(_tell, child))
+            child.ready.add_done_callback(partial(_log_restart, child))
 
     async def _launched(self, name: str) -> Child:
-        """However long it takes until the system has room for one more process."""
+        """Retry until the system can start another process."""
         while True:
             try:
                 return self._launch()
@@ -173,9 +177,9 @@ class KeptProcess:
                 logger.error("%s cannot be started again", name, extra={"reason": str(error)})
                 await asyncio.sleep(BETWEEN_STARTS.cap)
 
-    def tell(self, order: ProcessOrder) -> None:
+    def send(self, order: ProcessCommand) -> None:
         if self.child is not None:
-            self.child.tell(order)
+            self.child.send(order)
 
     def look(self) -> None:
         if self.child is not None:
@@ -186,23 +190,23 @@ class KeptProcess:
             self.child.signal(signal.SIGKILL)
 
     async def retire(self, timeout: float | None) -> None:
-        """Tell it to stop and wait until it has ended. After `timeout` it is killed."""
+        """Stop it and wait for its end. After `timeout` it is killed."""
         self._retired = True
         if self._keeping is not None:
             self._keeping.cancel()
         if self.child is None:
             return
-        self.child.tell(ProcessOrder.STOP)
+        self.child.send(ProcessCommand.STOP)
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.shield(self.child.ended)
         except TimeoutError:
-            logger.error("%s does not end, and is killed", self.child.name, extra={"pid": self.child.pid})
+            logger.error("%s does not end; killing it", self.child.name, extra={"pid": self.child.pid})
             self.child.signal(signal.SIGKILL)
             await asyncio.shield(self.child.ended)
 
 
-def _tell(child: Child, ready: "asyncio.Future[None]") -> None:
+def _log_restart(child: Child, ready: "asyncio.Future[None]") -> None:
     error = None if ready.cancelled() else ready.exception()
     if error is None:
         logger.info("%s serves again", child.name, extra={"pid": child.pid})

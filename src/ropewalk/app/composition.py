@@ -23,19 +23,19 @@ from ropewalk.adapters.endpoints.store_proxy import StoreProxy
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.adapters.metrics.prometheus import MetricsPage
-from ropewalk.app.backends import Bus, backend_of
-from ropewalk.app.broadcasters import Broadcasters, broadcasters_of
-from ropewalk.app.embedded_nats import EmbeddedNats, embedded_nats_of
+from ropewalk.app.backends import ChosenBackend, build_backend
+from ropewalk.app.broadcasters import Broadcasters, build_broadcasters
+from ropewalk.app.embedded_nats import EmbeddedNats, build_embedded_nats
 from ropewalk.app.journal import (
     JOURNAL_PATH,
     JournalKeeper,
     StoredJournal,
-    journal_of,
+    build_journal,
+    build_transactions,
     journal_routes,
     sessions_key,
-    transactions_of,
 )
-from ropewalk.app.keys import Guards, Keys, guards_of, keys_of, tls_context
+from ropewalk.app.keys import Guards, Keys, build_guards, derive_keys, tls_context
 from ropewalk.app.process_role import ALONE, ProcessKind, Role
 from ropewalk.app.registry import APPLICATIONS, ARCHIVES, resolve
 from ropewalk.app.settings import Settings, has_application
@@ -47,45 +47,42 @@ from ropewalk.dashboard.demo import DemoPage, StaticPage
 from ropewalk.engine.context import Access, EngineContext
 from ropewalk.engine.inspection import NodeInspector, ReportSources
 from ropewalk.engine.node import Node
-from ropewalk.engine.recorder import Recorder
 from ropewalk.engine.tiered import TieredBackend
 from ropewalk.engine.transactions import Transactions
 from ropewalk.model.limits import AppLimits, Limits
 from ropewalk.model.rules import StreamRules
-from ropewalk.ports import Application, Archive, Authenticator, Backend, Channels, Inspector, JournalReader, Ring
+from ropewalk.ports import Application, Archive, Authenticator, Backend, Channels, Inspector, JournalReader
 from ropewalk.protocol.handshake import PING_UNITS, AllowedOrigins
 from ropewalk.protocol.proxies import TrustedProxies
 from ropewalk.protocol.publications import PublicationLimits
 from ropewalk.protocol.stream_keys import shown_key
 
 if TYPE_CHECKING:
-    from ropewalk.adapters.backends.ring.gate import NodeGate
-    from ropewalk.adapters.backends.ring.passage import WorkerGate
-    from ropewalk.adapters.backends.workers.link import StoreLink
+    pass
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A node and the parts of its endpoints, before anything listens. `store_proxy` is a worker's; `journal_elsewhere`: its
-    store process has the journal.
+    """A node and the parts of its endpoints, before anything listens.
 
-    `rules`, `authenticators`, `channels` and the keys of `guards` can be
-    replaced while the node runs.
+    `rules`, `authenticators`, `channels` and the keys of `guards` can be replaced while the node runs.
+
+    Attributes:
+        chosen: the backend without the archive, and the parts that belong to it.
+        backend: the same with the archive behind it.
+        store_proxy: of a worker.
+        journal_elsewhere: the store process of this worker has the journal.
     """
 
     node: Node
     inspector: NodeInspector
+    chosen: ChosenBackend
     backend: Backend
     journal: StoredJournal
     keeper: JournalKeeper
-    recorder: Recorder | None
     embedded_nats: EmbeddedNats | None
     transactions: Transactions | None
     broadcasters: Broadcasters
-    bus: Bus | None
-    to_store: "StoreLink | None"
-    ring: Ring | None
-    gate: "NodeGate | WorkerGate | None"
     store_proxy: StoreProxy | None
     journal_elsewhere: bool
     stats: Stats
@@ -97,14 +94,14 @@ class Parts:
 
 
 def build(settings: Settings, role: Role = ALONE) -> Parts:
-    """`settings` are those that a process of this role follows."""
-    keys = keys_of(settings)
+    """`settings`: adapted to the role of the process."""
+    keys = derive_keys(settings)
     stats = Stats()
-    settings, embedded_nats = embedded_nats_of(settings)
+    settings, embedded_nats = build_embedded_nats(settings)
     rules = Rulebook(default_rules(settings), settings.streams)
-    journal = journal_of(settings)
-    chosen = backend_of(settings, rules, journal, stats, role)
-    archive = archive_of(settings, journal)
+    journal = build_journal(settings)
+    chosen = build_backend(settings, rules, journal, stats, role)
+    archive = build_archive(settings, journal)
     backend = tiered(settings, chosen.backend, archive)
     authenticating, channeling = authenticators(settings, keys), channels(settings, keys)
     node = Node(
@@ -113,8 +110,8 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
         Access(
             authenticating,
             channeling,
-            application_of(settings, keys, stats),
-            forwarding_of(settings, keys),
+            build_application(settings, keys, stats),
+            build_forwarding(settings, keys),
             sessions_key(settings.journal.data_dir or role.data_dir or role.directory, keys.sessions),
         ),
         chosen.session_log,
@@ -122,8 +119,8 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
         stream_key=shown_key,
     )
     keeper = JournalKeeper(settings, journal, chosen.recovering)
-    transactions = transactions_of(settings, node.broker)
-    broadcasters = broadcasters_of(settings, node, stats, publication_limits(settings))
+    transactions = build_transactions(settings, node.broker)
+    broadcasters = build_broadcasters(settings, node, stats, publication_limits(settings))
     sources = ReportSources(
         journal.spans,
         archive.gauges if archive is not None else dict,
@@ -137,22 +134,18 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
     return Parts(
         node,
         inspector,
+        chosen,
         backend,
         journal,
         keeper,
-        chosen.recorder,
         embedded_nats,
         transactions,
         broadcasters,
-        chosen.bus,
-        chosen.to_store,
-        chosen.ring,
-        chosen.gate,
         StoreProxy(role.store_socket) if role.kind is ProcessKind.WORKER else None,
         role.kind is ProcessKind.WORKER and bool(role.data_dir),
         stats,
         keys,
-        guards_of(keys, stats.refusals),
+        build_guards(keys, stats.refusals),
         rules,
         authenticating,
         channeling,
@@ -239,7 +232,7 @@ def _origins(settings: Settings, stats: Stats) -> AllowedOrigins:
     return AllowedOrigins(settings.server.allowed_origins, settings.server.require_origin, stats.refusals)
 
 
-def shared_port_of(settings: Settings, parts: Parts) -> SharedPort:
+def build_shared_port(settings: Settings, parts: Parts) -> SharedPort:
     websocket = _websocket_endpoint(settings, parts)
     limits = settings.limits
     shared_port = SharedPort(
@@ -260,7 +253,7 @@ def _broky_endpoint(settings: Settings, parts: Parts) -> BrokyEndpoint:
     return BrokyEndpoint(
         parts.node.open,
         Pushes(broker, publication_limits(settings), parts.stats, time.time, broker.instant),
-        BrokyClients(guards, TrustedProxies(settings.server.trusted_proxies), parts.gate),
+        BrokyClients(guards, TrustedProxies(settings.server.trusted_proxies), parts.chosen.gate),
         parts.stats,
         settings.limits.max_message_size,
         settings.websocket.ws_write_timeout,
@@ -271,7 +264,7 @@ def _broky_endpoint(settings: Settings, parts: Parts) -> BrokyEndpoint:
 
 
 def _publish_guards(settings: Settings, parts: Parts) -> dict[str, KeyGuard]:
-    """Who may publish, by the path of HTTP where they may."""
+    """The guards of the HTTP paths for publishing."""
     guards: dict[str, KeyGuard] = {}
     if parts.guards.api is not None:
         guards[f"{settings.api.api_path.rstrip('/')}/publish"] = parts.guards.api
@@ -281,14 +274,14 @@ def _publish_guards(settings: Settings, parts: Parts) -> dict[str, KeyGuard]:
 
 
 def publish_endpoints(settings: Settings, parts: Parts) -> dict[str, PublishEndpoint]:
-    """Where publications are taken over HTTP, by path."""
+    """The HTTP endpoints for publishing, by path."""
     guards = _publish_guards(settings, parts)
     broker, bounds = parts.node.broker, publication_limits(settings)
     return {path: PublishEndpoint(broker, guard, bounds, parts.stats, instant=broker.instant) for path, guard in guards.items()}
 
 
 def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort, inspector: Inspector) -> list[HttpRoute]:
-    """The HTTP endpoints that are served under these settings. `inspector` tells of the whole node."""
+    """The routes of all configured HTTP endpoints. `inspector`: of the whole node."""
     node, api = parts.node, settings.api.api_path.rstrip("/")
     metrics = MetricsPage(inspector, __version__)
     operations = OperationsEndpoint(inspector, metrics.render, metrics.content_type)
@@ -298,8 +291,8 @@ def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort, inspe
         routes += endpoint.routes(path)
     if guards.api is not None:
         routes += RestEndpoint(parts.backend, guards.api).routes(api)
-        if parts.ring is not None and guards.ring_changes is not None:
-            routes += RingEndpoint(parts.ring, guards.api, guards.ring_changes).routes(api)
+        if parts.chosen.ring is not None and guards.ring_changes is not None:
+            routes += RingEndpoint(parts.chosen.ring, guards.api, guards.ring_changes).routes(api)
         elif parts.store_proxy is not None and settings.ring.ring:
             routes += parts.store_proxy.routes(f"{api}/ring")
     if settings.sse.sse:
@@ -332,8 +325,8 @@ def _fixed(path: str, page: StaticPage) -> HttpRoute:
 HTTP_SCHEMES = ("http://", "https://")
 
 
-def application_of(settings: Settings, keys: Keys, stats: Stats) -> Application | None:
-    """Raises UserMistake for one that cannot be loaded or named."""
+def build_application(settings: Settings, keys: Keys, stats: Stats) -> Application | None:
+    """Raises UserMistake for an application that cannot be loaded."""
     app = settings.app
     if app.app:
         return _python(settings, stats)
@@ -373,7 +366,7 @@ def _app_limits(settings: Settings) -> AppLimits:
 
 
 def require_loadable(settings: Settings) -> None:
-    """Raises UserMistake where the files that the settings name cannot be used: certificates, the modules of the app."""
+    """Raises UserMistake if certificates or the modules of the app cannot be loaded."""
     tls_context(settings)
     if settings.app.app:
         resolve(APPLICATIONS, "python app")(settings.app.app, settings.app.app_dir)
@@ -387,7 +380,7 @@ def _python(settings: Settings, stats: Stats) -> Application:
     return application
 
 
-def forwarding_of(settings: Settings, keys: Keys) -> Forwarding:
+def build_forwarding(settings: Settings, keys: Keys) -> Forwarding:
     token = f"x-{settings.auth.jwt_param.lower()}" if keys.jwt else ""
     return Forwarding(settings.app.headers, settings.app.proxy_cookies, token)
 
@@ -395,7 +388,7 @@ def forwarding_of(settings: Settings, keys: Keys) -> Forwarding:
 # --- cold history ----------------------------------------------------------------------------------------------------
 
 
-def archive_of(settings: Settings, journal: JournalReader) -> Archive | None:
+def build_archive(settings: Settings, journal: JournalReader) -> Archive | None:
     chosen = settings.archive
     if not chosen.archive_dir:
         return None
@@ -406,5 +399,5 @@ def archive_of(settings: Settings, journal: JournalReader) -> Archive | None:
 
 
 def tiered(settings: Settings, hot: Backend, archive: Archive | None) -> Backend:
-    """A backend whose streams reach back into the archive, or the plain one without an archive."""
+    """Extends the history of a backend with the archive, if there is one."""
     return hot if archive is None else TieredBackend(hot, archive, settings.archive.archive_replay_limit)

@@ -1,4 +1,4 @@
-"""The directory of `--data_dir`: what is written there is for the server alone, and what is said where it cannot be used."""
+"""The directory of `--data_dir`: files private to the server, and the error message for an unusable directory."""
 
 import os
 from pathlib import Path
@@ -12,12 +12,12 @@ def private_opener(path: str, flags: int) -> int:
 
 
 def unusable(directory: Path, error: OSError) -> UserMistake:
-    """As the user is told that `error` came of making this directory, or of a file in it."""
+    """The user's error for an OSError about this directory or a file in it."""
     reason = error.strerror or str(error)
     if os.path.isdir(directory):
         why = f"{Path(os.fsdecode(error.filename)).name if error.filename else 'a file in it'}: {reason}"
     elif os.path.exists(directory):
         why = "it is not a directory"
     else:
-        why = f"it cannot be made: {reason}"
+        why = f"it cannot be created: {reason}"
     return UserMistake(f"--data_dir {directory} cannot be used: {why}")

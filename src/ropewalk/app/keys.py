@@ -1,6 +1,6 @@
 """The secrets of a server: the keys of all endpoints, derived from one secret or set one by one, and its certificate.
 
-The word `none` switches a key off on purpose.
+The value `none` disables a key.
 """
 
 import ssl
@@ -26,12 +26,13 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Keys:
-    """An empty secret verifies nothing. `None` means no key is configured, so the endpoint refuses everyone; an empty key means
-    authentication was switched off on purpose (`none`).
+    """An empty secret verifies nothing. `None` means that no key is configured, so the endpoint refuses all requests; an empty
+    key means that authentication was disabled explicitly (`none`).
 
-    `sessions` is the key of fingerprints in kept sessions, empty without a secret. `ring` is the key that nodes of a ring prove
-    to each other and never send; `ring_changes`, derived from it, is the bearer key for changing the ring. Both are empty
-    without a secret, and no setting opens them.
+    Attributes:
+        sessions: the key of fingerprints in kept sessions; empty without a secret.
+        ring: nodes of a ring prove to each other that they have it, and never send it; empty without a secret.
+        ring_changes: the bearer key for changing the ring, derived from `ring`. No setting disables it.
     """
 
     jwt: str
@@ -49,7 +50,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Guards:
-    """Who may use the endpoints that ask for a key; None for those that are not served at all."""
+    """The guards of the endpoints with a key; None for endpoints that are not served."""
 
     broadcast: KeyGuard | None
     api: KeyGuard | None
@@ -57,14 +58,14 @@ class Guards:
     ring_changes: KeyGuard | None
 
 
-def guards_of(keys: Keys, refusals: Counter[str]) -> Guards:
+def build_guards(keys: Keys, refusals: Counter[str]) -> Guards:
     def guard(key: str | None) -> KeyGuard | None:
         return None if key is None else KeyGuard(key, refusals)
 
     return Guards(guard(keys.broadcast), guard(keys.api), guard(keys.journal), guard(keys.ring_changes or None))
 
 
-def keys_of(settings: Settings) -> Keys:
+def derive_keys(settings: Settings) -> Keys:
     auth = settings.auth
     secret = _blank(auth.secret)
     streams = _blank(auth.streams_secret or secret)
@@ -102,7 +103,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     certificate, key = settings.server.ssl_cert, settings.server.ssl_key
     if not certificate:
         return None
-    # `ssl` does not say which of the two it means.
+    # The errors of `ssl` do not name the file.
     _require_readable("ssl_cert", certificate)
     _require_readable("ssl_key", key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -111,7 +112,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         raise UserMistake(
-            f"--ssl_cert {certificate} and --ssl_key {key} are no certificate chain and its key, both in PEM: {error}"
+            f"--ssl_cert {certificate} and --ssl_key {key} must be a certificate chain and its key, both in PEM: {error}"
         ) from None
     return context
 

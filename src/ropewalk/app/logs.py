@@ -20,10 +20,9 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING
 
 
 def configure(level: str, format: str, stream: TextIO | None = None, payloads: bool = False) -> None:
-    """Set up logging of this process; `level` and `format` as in the settings. Other libraries are heard from warnings up.
+    """Set up logging of this process; `level` and `format` as in the settings. Other libraries log from level warning.
 
-    `payloads`: also what clients send and get, at debug level, whatever `level` says. Without it a level of debug tells of
-    every event, but not what was in it.
+    `payloads`: log at debug level, including the contents of messages. Without it, debug logs every event without contents.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if format == "json" else TextLines())
@@ -33,7 +32,7 @@ def configure(level: str, format: str, stream: TextIO | None = None, payloads: b
 
 
 def name_process(name: str) -> None:
-    """From now on the field `process` of every line says from which process of a server it is; an empty name says nothing."""
+    """Add the field `process` with this name to every line from now on; an empty name removes it."""
     _of_this_process.clear()
     if name:
         _of_this_process["process"] = name

@@ -1,4 +1,4 @@
-"""Child processes that the kernel kills when their parent dies, however that ends. Linux only."""
+"""Lets the kernel kill child processes when their parent dies for any reason. Linux only."""
 
 import ctypes
 import os
@@ -10,12 +10,12 @@ PR_SET_PDEATHSIG = 1
 
 
 def killed_with_parent() -> Callable[[], None] | None:
-    """A `preexec_fn`. It asks for SIGKILL at the death of the parent, which outlives the exec, and checks that the parent has
-    not died before. Call it in the main thread: the signal comes when the thread that forks ends."""
+    """A `preexec_fn` that requests SIGKILL at the death of the parent, and checks that the parent is still alive. Call it in
+    the main thread: the signal is sent when the forking thread ends."""
     if sys.platform != "linux":
         return None
     parent = os.getpid()
-    prctl = ctypes.CDLL(None).prctl  # found before the fork, after which as little as possible should happen
+    prctl = ctypes.CDLL(None).prctl  # loaded before the fork: do as little as possible after it
 
     def in_child() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

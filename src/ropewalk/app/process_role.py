@@ -1,7 +1,7 @@
-"""What one process of a server is: the only one, or one of several that a supervisor has started, and which.
+"""The role of a process: the only one of its server, or the store or a worker started by a supervisor.
 
-The supervisor writes the role into one variable of a child's environment. Whoever reads it takes it away: it is meant for that
-process alone, and not for what it starts itself.
+The supervisor passes the role in an environment variable. The child removes the variable when it reads it, so that processes
+started by the child do not inherit it.
 """
 
 import os
@@ -30,13 +30,22 @@ class ProcessKind(StrEnum):
 
 
 class Role(msgspec.Struct, frozen=True):
-    """`number` and `workers`: which worker it is, and how many there are. `directory` is private to the processes of a server.
+    """The role of one process.
 
-    `host` and `port` are what workers bind, unless they accept from the sockets of the supervisor (`sockets`). File
-    descriptors: `control` is the channel to the supervisor, whose process id is `supervisor`; `others` is a pipe that ends
-    when the supervisor and all workers are gone (workers hold its writing end, the store reads). `data_dir` is that of the
-    store, `nats_address` where its embedded NATS server listens, with credentials. `tls`: the port of the server has it.
-    `settings_file` is the one of the user; empty: there is none.
+    Attributes:
+        number: of the worker.
+        workers: how many workers the server has.
+        directory: private to the processes of the server.
+        host: what workers bind, with `port`, unless they accept from `sockets`.
+        sockets: file descriptors of the supervisor's listening sockets.
+        control: file descriptor of the channel to the supervisor.
+        others: file descriptor of a pipe that ends when the supervisor and all workers have ended: workers hold its writing
+            end, the store reads.
+        supervisor: its process id.
+        data_dir: of the store process.
+        nats_address: where the embedded NATS server of the store process listens, with credentials.
+        tls: the port of the server has TLS.
+        settings_file: the path the user gave, or empty.
     """
 
     kind: ProcessKind = ProcessKind.ALONE
@@ -56,20 +65,19 @@ class Role(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """As logs call the process; empty for one that is alone."""
+        """The name of the process in logs; empty for the only process."""
         if self.kind is ProcessKind.WORKER:
             return f"worker {self.number}"
         return "" if self.kind is ProcessKind.ALONE else str(self.kind)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Those that a process of this role inherits."""
+        """The inherited file descriptors."""
         return tuple(number for number in (self.control, self.others, *self.sockets) if number >= 0)
 
     @property
     def settings_copy(self) -> SettingsCopy:
-        """The settings file as it was when it was last put into force. Whoever is started again must not follow one that was
-        changed since."""
+        """The settings file as it was last applied. A restarted process must not use later changes."""
         return SettingsCopy(Path(self.directory, SETTINGS_COPY), Path(self.settings_file) if self.settings_file else None)
 
     @property
@@ -82,7 +90,7 @@ class Role(msgspec.Struct, frozen=True):
 
     @property
     def ring_socket(self) -> str:
-        """Where the store process gets connections of other nodes of its ring."""
+        """Where the store process receives connections of other ring nodes."""
         return os.path.join(self.directory, RING_SOCKET)
 
 
@@ -90,7 +98,7 @@ ALONE = Role()
 
 
 def written(role: Role) -> dict[str, str]:
-    """What a child's environment has besides that of the supervisor."""
+    """The environment variable for a child."""
     return {VARIABLE: msgspec.json.encode(role).decode()}
 
 
@@ -104,23 +112,23 @@ def taken_from(environ: MutableMapping[str, str]) -> Role:
     return role
 
 
-# --- which part of the settings is whose -----------------------------------------------------------------------------
+# --- the settings of each role ---------------------------------------------------------------------------------------
 
 DELIVERED_LOCALLY = frozenset(("redis", "nats"))
-"""Broadcasters without positions: every process with clients hears all of them and delivers to its own."""
+"""Broadcasters without positions: each worker receives all messages and delivers to its own clients."""
 
 
 def own_settings(role: Role, settings: Settings) -> Settings:
-    """The settings of a whole server as a process of this role follows them."""
+    """The settings of a server, adapted to a process of this role."""
     if role.kind is ProcessKind.ALONE:
         return settings
     if settings.enats.embed_nats:
-        settings = embedded_nats.pinned(settings, role.nats_address, role.directory)
+        settings = embedded_nats.with_address(settings, role.nats_address, role.directory)
     return _of_the_store(role, settings) if role.kind is ProcessKind.STORE else _of_a_worker(role, settings)
 
 
 def _of_the_store(role: Role, settings: Settings) -> Settings:
-    """It serves its HTTP endpoints to the workers, who speak TLS, read the headers of proxies, and ask the application."""
+    """The store serves its HTTP endpoints to the workers only. They do TLS, proxy headers and calls of the application."""
     server = replace(
         settings.server, host=f"unix:{role.store_socket}", port=0, tcp_port=0, proxy_protocol=False, ssl_cert="", ssl_key=""
     )
@@ -135,10 +143,10 @@ def _of_the_store(role: Role, settings: Settings) -> Settings:
 
 
 def _of_a_worker(role: Role, settings: Settings) -> Settings:
-    """Everything that a node has once is the store's: the journal and what belongs to it, the archive, entries of redisx."""
+    """The store alone has the journal, the archive and the redisx consumer."""
     settings = share_of_worker(settings, role.workers)
     if settings.enats.embed_nats:
-        settings = embedded_nats.reached(settings)
+        settings = embedded_nats.as_client(settings)
     return replace(
         settings,
         server=replace(settings.server, host=role.host, port=role.port, takeover=False),
@@ -154,8 +162,12 @@ def _broadcasting(settings: Settings, without: frozenset[str]) -> BroadcastSetti
 
 
 def share_of_worker(settings: Settings, workers: int) -> Settings:
-    """What the application is asked to bear, and how fast clients come, does not grow with the number of workers. Shares
-    are rounded up, so that nobody's is nothing; 0 stays "no limit"."""
+    """Divide the limits that a process can only enforce for itself, so that the load on the application and the rates of
+    clients do not grow with the number of workers. Shares are rounded up; 0 stays unlimited.
+
+    `--max_conn`, `--max_http_conn`, `--max_conn_per_user` and `--max_conn_per_address` are not divided: workers exchange their
+    numbers of connections.
+    """
     app, operations, limits = settings.app, settings.operations, settings.limits
     return replace(
         settings,

@@ -1,6 +1,6 @@
-"""What a running server takes over from changed settings, on SIGHUP, and what it has to say about the rest.
+"""Applies changed settings to a running server (SIGHUP), and logs which ones need a restart.
 
-Everything that can be wrong is checked before anything is changed: settings that cannot be used leave the old ones in force.
+Everything is validated before anything is changed: invalid settings leave the old ones in effect.
 """
 
 import logging
@@ -10,7 +10,7 @@ from ropewalk.adapters.endpoints.admission import ConnectionAdmission
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.app import composition, logs
 from ropewalk.app.composition import Parts
-from ropewalk.app.keys import Keys, keys_of, tls_context
+from ropewalk.app.keys import Keys, derive_keys, tls_context
 from ropewalk.app.settings import Settings, require_startable
 from ropewalk.app.settings.sections import SETTINGS
 from ropewalk.model.errors import UserMistake
@@ -29,13 +29,13 @@ RELOADABLE = frozenset((*KEYS, "enforce_jwt", *ENDPOINT_KEYS, *RULES, *CONNECTIO
 
 
 OF_THE_STORE = ("broadcast", "broker", "redis", "nats", "enats", "ring", "journal", "archive")
-"""Sections that a store process and all workers must agree on."""
+"""Sections that a store process and its workers must agree on."""
 
 OF_THE_SUPERVISOR = ("host", "port", "tcp_port", "takeover", "node_id")
 
 
 def needs_full_restart(old: Settings, new: Settings) -> list[str]:
-    """Names of the settings that differ and cannot be taken over by starting the workers anew, one after another."""
+    """Names of changed settings that replacing the workers one by one cannot apply."""
     return [
         name
         for name in changed(old, new)
@@ -49,8 +49,7 @@ def needs_full_restart(old: Settings, new: Settings) -> list[str]:
 
 
 def _is_of_all_nodes(name: str, settings: Settings) -> bool:
-    """New workers would not be known to the nodes of their ring, nor those to them; and nodes that start later would not reach
-    the embedded NATS servers of those that run."""
+    """Whether all nodes must change it together: nodes of a ring, or embedded NATS servers, would reject each other."""
     enats = settings.enats
     derives_ring_key = bool(settings.ring.ring) and not settings.ring.ring_key
     derives_routes_key = enats.embed_nats and bool(enats.enats_cluster) and "@" not in enats.enats_cluster
@@ -64,7 +63,7 @@ def changed(old: Settings, new: Settings) -> list[str]:
 
 
 def merged(old: Settings, new: Settings) -> Settings:
-    """The old settings with what can be reloaded of the new ones."""
+    """The old settings with the reloadable ones replaced."""
     sections = {}
     for section in {SETTINGS[name].section for name in RELOADABLE}:
         fields = {name: _value(new, name) for name in RELOADABLE if SETTINGS[name].section == section}
@@ -73,30 +72,30 @@ def merged(old: Settings, new: Settings) -> Settings:
 
 
 def require_reloadable(old: Settings, new: Settings, whole: bool = True) -> None:
-    """Raises UserMistake for settings that would not start, or that switch something on or off which cannot be now. `whole`: as
-    for `apply`; settings of a part are those of a server that could start."""
+    """Raises UserMistake for invalid settings, and for features that only a restart can switch. `whole`: as for `apply`;
+    settings of a part are of a server that could start."""
     if whole:
         require_startable(new)
     if bool(old.server.ssl_cert) != bool(new.server.ssl_cert):
-        raise UserMistake("TLS is switched on or off by a restart only")
-    before, after = keys_of(old), keys_of(merged(old, new))
+        raise UserMistake("switching TLS on or off needs a restart")
+    before, after = derive_keys(old), derive_keys(merged(old, new))
     if bool(before.jwt) != bool(after.jwt):
-        raise UserMistake("JWT is switched on or off by a restart only")
+        raise UserMistake("switching JWT on or off needs a restart")
     for name in ("broadcast", "api", "journal"):
         if (getattr(before, name) is None) != (getattr(after, name) is None):
-            raise UserMistake(f"the endpoints of the {name} key are switched on or off by a restart only")
+            raise UserMistake(f"switching the endpoints of the {name} key on or off needs a restart")
     tls_context(new)
     composition.authenticators(merged(old, new), after)
 
 
 def apply(old: Settings, new: Settings, parts: Parts, admission: ConnectionAdmission, whole: bool = True) -> Settings:
-    """Put the new settings into force as far as possible, and say so. Raises UserMistake, and then nothing has changed.
+    """Apply the reloadable settings and log the changes. On UserMistake nothing has changed.
 
-    `whole`: this process is all of the server. Otherwise the rest is taken over by processes that are started anew.
+    `whole`: the server has only this process. Otherwise new processes apply the other settings.
     """
     require_reloadable(old, new, whole)
     settings = merged(old, new)
-    keys = keys_of(settings)
+    keys = derive_keys(settings)
     parts.authenticators[:] = composition.authenticators(settings, keys)
     parts.channels[:] = composition.channels(settings, keys)
     _rekey(parts, keys)
@@ -109,7 +108,7 @@ def apply(old: Settings, new: Settings, parts: Parts, admission: ConnectionAdmis
     )
     parts.node.quotas.limit(limits.max_conn_per_user, limits.max_conn_per_address, limits.conn_rate_per_address)
     logs.configure(settings.logging.log_level, settings.logging.log_format, payloads=settings.logging.debug)
-    _say(old, new, changed_rules, whole)
+    _log_changes(old, new, changed_rules, whole)
     return settings
 
 
@@ -120,7 +119,7 @@ def _rekey(parts: Parts, keys: Keys) -> None:
             guard.key = key
 
 
-def _say(old: Settings, new: Settings, rules: bool, whole: bool) -> None:
+def _log_changes(old: Settings, new: Settings, rules: bool, whole: bool) -> None:
     names = changed(old, new)
     taken = [name for name in names if name in RELOADABLE or name == "streams"]
     left = [name for name in names if name not in taken]

@@ -1,4 +1,4 @@
-"""The part of a server that makes it a node of a ring."""
+"""Builds the parts of a server that make it a node of a ring."""
 
 import os
 import secrets
@@ -12,7 +12,7 @@ import msgspec
 
 from ropewalk.app.data_directory import private_opener
 from ropewalk.app.journal import StoredJournal
-from ropewalk.app.keys import keys_of
+from ropewalk.app.keys import derive_keys
 from ropewalk.app.process_role import Role
 from ropewalk.app.registry import BACKENDS, resolve
 from ropewalk.app.settings import Settings
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class RingSessionLog(ForwardedSessionLog):
-    """Of a node of a ring: rows go to where a session is kept, and every node writes which sessions were revoked."""
+    """For ring nodes: rows go to the node that keeps the session, and every node records revoked sessions."""
 
     async def ordered(self, order: RemoteDisconnect) -> None:
         await JournalSessionLog.ordered(self, order)
@@ -44,13 +44,13 @@ RING_FILE = "ring.json"
 
 
 class KeptRing(RingNews, frozen=True, kw_only=True):
-    """What the file has: also whose it is."""
+    """The contents of RING_FILE, with the name of the node."""
 
     node: str
 
 
-def state_of(settings: Settings) -> RingState:
-    """What a node with a journal has kept of its ring, or what the settings say. Raises UserMistake."""
+def load_ring_state(settings: Settings) -> RingState:
+    """The ring state from the data directory, or from the settings. Raises UserMistake."""
     node, data_dir = ring_node(settings), settings.journal.data_dir
     path = Path(data_dir, RING_FILE)
     if not data_dir or not path.exists():
@@ -58,9 +58,9 @@ def state_of(settings: Settings) -> RingState:
     try:
         news = msgspec.json.decode(path.read_bytes(), type=KeptRing)
     except (OSError, msgspec.DecodeError) as error:
-        raise UserMistake(f"what this node knows of its ring cannot be read from {path}: {error}") from None
+        raise UserMistake(f"the ring state in {path} cannot be read: {error}") from None
     if news.node != node:
-        raise UserMistake(f"{data_dir} is the directory of the node {news.node}, and this is {node}: each node has its own")
+        raise UserMistake(f"{data_dir} is the directory of node {news.node}, but this is {node}: each node needs its own")
     return RingState(node, news.table, news.possessions)
 
 
@@ -75,12 +75,12 @@ def _keep(path: Path, node: str, news: RingNews) -> None:
     written.replace(path)
 
 
-def server_of(state: RingState, journal: StoredJournal | None) -> "NodeServer":
+def build_server(state: RingState, journal: StoredJournal | None) -> "NodeServer":
     server: NodeServer = resolve(BACKENDS, "ring server")(state, secrets.token_hex(4), journal)
     return server
 
 
-def backend_of(
+def build_backend(
     settings: Settings,
     state: RingState,
     store: "SharedStore",
@@ -91,41 +91,41 @@ def backend_of(
     member = next(member for member in ring_members(settings) if member.name == state.me)
     keep = (lambda news: None) if journal is None else partial(_keep, Path(settings.journal.data_dir, RING_FILE), state.me)
     backend: RingBackend = resolve(BACKENDS, "ring")(
-        state, member, store, server, keys_of(settings).ring, _trust(settings, role), journal, keep
+        state, member, store, server, derive_keys(settings).ring, _trust(settings, role), journal, keep
     )
     return backend
 
 
-def worker_of(settings: Settings, role: Role) -> "RingWorkerBackend":
-    """It begins with what the settings say, and hears from its store what has become of the ring."""
+def build_worker(settings: Settings, role: Role) -> "RingWorkerBackend":
+    """Begins with the ring of the settings, and receives the current one from its store."""
     state = RingState(ring_node(settings), first_table(ring_members(settings), settings.journal.journal_shards))
     backend: RingWorkerBackend = resolve(BACKENDS, "ring worker")(
-        state, role.bus_socket, role.number, secrets.token_hex(4), keys_of(settings).ring, _trust(settings, role), time.time
+        state, role.bus_socket, role.number, secrets.token_hex(4), derive_keys(settings).ring, _trust(settings, role), time.time
     )
     return backend
 
 
-def gate_of_worker(settings: Settings, role: Role) -> "WorkerGate":
-    gate: WorkerGate = resolve(BACKENDS, "ring worker gate")(ring_node(settings), keys_of(settings).ring, role.ring_socket)
+def build_worker_gate(settings: Settings, role: Role) -> "WorkerGate":
+    gate: WorkerGate = resolve(BACKENDS, "ring worker gate")(ring_node(settings), derive_keys(settings).ring, role.ring_socket)
     return gate
 
 
-def door_of(backend: "RingBackend", role: Role) -> "StoreDoor":
+def build_door(backend: "RingBackend", role: Role) -> "StoreDoor":
     door: StoreDoor = resolve(BACKENDS, "ring door")(backend.accept, role.ring_socket)
     return door
 
 
-def gate_of(settings: Settings, backend: "RingBackend") -> "NodeGate":
-    gate: NodeGate = resolve(BACKENDS, "ring gate")(backend, keys_of(settings).ring)
+def build_gate(settings: Settings, backend: "RingBackend") -> "NodeGate":
+    gate: NodeGate = resolve(BACKENDS, "ring gate")(backend, derive_keys(settings).ring)
     return gate
 
 
-def session_log_of(backend: "RingBackend", journal: StoredJournal | None) -> SessionLog:
+def build_session_log(backend: "RingBackend", journal: StoredJournal | None) -> SessionLog:
     return SessionLog() if journal is None else RingSessionLog(backend.journal_over(journal), time.time)
 
 
 def _trust(settings: Settings, role: Role) -> ssl.SSLContext | None:
-    """Nodes speak to each other as clients do: with TLS where their ports have it."""
+    """The TLS context for connections to other nodes; None if their ports have no TLS."""
     if not (settings.server.ssl_cert or role.tls):
         return None
     try:

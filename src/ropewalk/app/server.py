@@ -1,4 +1,4 @@
-"""The server process: starts listening, waits for a signal, and shuts down in an ordered list of steps."""
+"""The server process: listens, waits for a signal, and shuts down in an ordered list of steps."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from ropewalk.adapters.endpoints.admission import HTTP_RESERVE, MAX_UNIDENTIFIED
 from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inherited_sockets, passed_on
 from ropewalk.adapters.metrics.prometheus import process_figures
 from ropewalk.app import composition, reload
-from ropewalk.app.addresses import addresses_of
+from ropewalk.app.addresses import listening_urls
 from ropewalk.app.keys import tls_context
 from ropewalk.app.process_role import ALONE, ProcessKind, Role
 from ropewalk.app.settings import Settings, has_application, preset_choices, startup_warnings
@@ -31,9 +31,12 @@ logger = logging.getLogger("ropewalk.server")
 
 
 class Server:
-    """`start`, then `wait`, then `stop`; `addresses` are URLs once it is started. `load` reads the settings again (SIGHUP).
+    """`start`, then `wait`, then `stop`. `addresses` has the URLs once it is started.
 
-    `settings` and what `load` gives are those that a process of this role follows; `announced` are those of the whole server.
+    Args:
+        settings: adapted to the role of this process.
+        load: reads the settings again (SIGHUP), also adapted.
+        announced: the settings of the whole server.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class Server:
         self._parts = composition.build(settings, role)
         self._tls = tls_context(settings)
         self._lock = ServerLock(settings.journal.data_dir, role.supervisor) if settings.journal.data_dir else None
-        self._run = secrets.token_hex(8)  # of this process, and of no other before or after it
+        self._run = secrets.token_hex(8)  # unique to this process
         self._node_wide: NodeWideInspector | None = None
         self._exchanging: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -57,20 +60,20 @@ class Server:
     async def start(self) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reload)
         settings = self._settings
-        # First, so that whoever connects from now on waits and is not refused. By a worker's side others accept meanwhile.
+        # First, so that clients that connect from now on wait and are not refused. Beside a worker, others accept meanwhile.
         sockets = [] if self._role.kind is ProcessKind.WORKER else self._listen()
-        shared_port = composition.shared_port_of(settings, self._parts)
+        shared_port = composition.build_shared_port(settings, self._parts)
         inspector = self._inspector(shared_port.admission)
         shared_port.http.serve(composition.http_routes(settings, self._parts, shared_port, inspector))
         await self._take_lock()
         if self._parts.embedded_nats is not None:
             await self._parts.embedded_nats.start()
         await self._parts.keeper.start()
-        if self._role.kind is not ProcessKind.STORE:  # which is told by its supervisor, after the workers
-            self._heed_signals()  # not later: a store that is down keeps the start waiting for seconds
+        if self._role.kind is not ProcessKind.STORE:  # which the supervisor stops, after the workers
+            self._handle_signals()  # not later: an unreachable store delays the start for seconds
         try:
-            if self._parts.to_store is not None:
-                await self._parts.to_store.start()
+            if self._parts.chosen.to_store is not None:
+                await self._parts.chosen.to_store.start()
             await self._parts.node.start()
             try:
                 await self._start_beside_node()
@@ -79,7 +82,7 @@ class Server:
                 await self._parts.node.stop()
                 raise
         except BaseException:
-            await self._parts.keeper.stop()  # a start that failed must not look like a crash to the next one
+            await self._parts.keeper.stop()  # a failed start must not look like a crash
             if self._parts.embedded_nats is not None:
                 await self._parts.embedded_nats.stop()
             raise
@@ -106,18 +109,18 @@ class Server:
 
     async def _start_beside_node(self) -> None:
         parts = self._parts
-        if parts.recorder is not None:
-            await parts.recorder.start()
+        if parts.chosen.recorder is not None:
+            await parts.chosen.recorder.start()
         if parts.transactions is not None:
             await parts.transactions.start()
-        if parts.bus is not None:
+        if parts.chosen.bus is not None:
             reports = reports_of_workers(parts.inspector, self._run, time.monotonic, process_figures)
-            await parts.bus.start(parts.backend.streams, reports)
+            await parts.chosen.bus.start(parts.backend.streams, reports)
         await parts.broadcasters.start()
 
     def _inspector(self, admission: ConnectionAdmission) -> Inspector:
-        """What tells of the whole node."""
-        to_store = self._parts.to_store
+        """The inspector of the whole node."""
+        to_store = self._parts.chosen.to_store
         if to_store is None:
             return self._parts.inspector
         number = str(self._role.number)
@@ -133,8 +136,8 @@ class Server:
         else:
             sockets = inherited_sockets(os.environ) or bound_sockets(server.host, server.port, server.takeover)
         if sockets[0].inherited and role.kind is ProcessKind.ALONE:
-            logger.info("sockets were inherited; --host and --port do not count")
-        self.addresses = addresses_of(server, sockets)
+            logger.info("sockets were inherited; --host and --port are ignored")
+        self.addresses = listening_urls(server, sockets)
         if server.tcp_port:
             shares = server.takeover or role.kind is ProcessKind.WORKER
             sockets += bound_sockets(server.host, server.tcp_port, reuse_port=shares)
@@ -158,33 +161,33 @@ class Server:
             },
         )
         if "http" not in settings.broadcast.broadcast_adapter:
-            logger.info("nothing is published at --http_broadcast_path: --broadcast_adapter does not name http")
+            logger.info("--http_broadcast_path is not served: --broadcast_adapter does not include http")
         elif keys.broadcast is None:
             logger.warning("publishing over HTTP is off; set --secret or --broadcast_key to turn it on")
         elif not keys.broadcast:
             logger.warning("publishing over HTTP needs no key")
         if keys.api == "":
-            logger.warning("the REST API needs no key: everybody may publish, read streams and disconnect users")
+            logger.warning("the REST API needs no key: anyone may publish, read streams and disconnect users")
         if keys.journal == "" and settings.journal.data_dir:
-            logger.warning("the journal needs no key: everybody may read it and write to it")
+            logger.warning("the journal needs no key: anyone may read it and write to it")
         origins = settings.server.allowed_origins
         if has_application(settings) and "cookie" in settings.app.headers and (not origins or "*" in origins):
             logger.warning(
-                "the application sees cookies, and pages of every origin may connect with them; set --allowed_origins"
+                "the application receives cookies, and pages of any origin may connect with them; set --allowed_origins"
             )
         if settings.auth.public:
-            logger.warning("public mode: everybody may connect, subscribe and publish")
+            logger.warning("public mode: anyone may connect, subscribe and publish")
 
     async def wait(self) -> None:
         await self._stopping.wait()
 
-    def _heed_signals(self) -> None:
+    def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled)
 
     def _signalled(self) -> None:
-        # A first one may also come after a supervisor's order.
+        # The first signal may also follow a supervisor's command.
         if self._stop_signals.means_now(asyncio.get_running_loop().time()):
             raise SystemExit(1)
         self.leave()
@@ -195,17 +198,17 @@ class Server:
         self._stopping.set()
 
     def ends_for_good(self) -> None:
-        """It ends with all other processes of its server, so that nobody can come back to the sessions that they keep."""
-        if self._parts.to_store is not None:
-            self._parts.to_store.server_ends = True
+        """The whole server ends, so its sessions cannot be resumed."""
+        if self._parts.chosen.to_store is not None:
+            self._parts.chosen.to_store.server_ends = True
 
     def stop_listening(self) -> None:
-        """Leave new connections to other processes, and serve on."""
+        """Leave new connections to other processes, but serve the open ones."""
         if self._acceptor is not None:
             self._acceptor.stop()
 
     def reload(self) -> None:
-        """On SIGHUP, and when a supervisor says so. Whatever the settings say now, the server goes on."""
+        """On SIGHUP or a supervisor's command. Invalid settings do not stop the server."""
         if self._acceptor is None or self._stopping.is_set():
             logger.info("settings are not reloaded while the server starts or stops")
             return
@@ -215,9 +218,9 @@ class Server:
             self._settings = reload.apply(self._settings, new, self._parts, self._admission, whole=alone)
             self._acceptor.tls = tls_context(self._settings)
         except UserMistake as mistake:
-            logger.error("settings not reloaded, the old ones stay in force", extra={"reason": str(mistake)})
+            logger.error("settings not reloaded, the old ones stay in effect", extra={"reason": str(mistake)})
         except Exception:
-            logger.exception("settings not reloaded, the old ones stay in force")
+            logger.exception("settings not reloaded, the old ones stay in effect")
 
     async def stop(self) -> None:
         operations = self._settings.operations
@@ -227,23 +230,23 @@ class Server:
             async with asyncio.timeout(operations.shutdown_timeout):
                 await asyncio.sleep(operations.shutdown_delay)
                 self._acceptor.stop()
-                await self._parts.broadcasters.stop()  # what they have fetched still reaches whoever is connected
+                await self._parts.broadcasters.stop()  # fetched messages still reach the connected clients
                 if self._broky is not None:
                     self._broky.drain()
                 await self._parts.node.drain(operations.shutdown_spread, operations.reconnect_rate)
                 await self._http.stop()
                 if self._parts.store_proxy is not None:
                     await self._parts.store_proxy.stop()
-                if self._parts.recorder is not None:
-                    await self._parts.recorder.stop()
-                if self._parts.bus is not None:
-                    await self._parts.bus.stop()
+                if self._parts.chosen.recorder is not None:
+                    await self._parts.chosen.recorder.stop()
+                if self._parts.chosen.bus is not None:
+                    await self._parts.chosen.bus.stop()
                 await self._parts.node.stop(self._report_at_last)
-                if self._parts.to_store is not None:
-                    await self._parts.to_store.stop()
+                if self._parts.chosen.to_store is not None:
+                    await self._parts.chosen.to_store.stop()
         except TimeoutError:
-            logger.warning("shutting down took longer than --shutdown_timeout, and is cut short")
-        await self._parts.keeper.stop()  # never cut short: what is not sealed has to be doubted by the next start
+            logger.warning("the shutdown exceeded --shutdown_timeout and was cut short")
+        await self._parts.keeper.stop()  # never cut short: the next start would have to recover an unsealed journal
         if self._parts.embedded_nats is not None:
             await self._parts.embedded_nats.stop()
         if self._lock is not None:
@@ -251,7 +254,7 @@ class Server:
         logger.info("stopped")
 
     async def _report_at_last(self) -> None:
-        """The node goes on counting what this process has counted: all of it, once nobody is connected any more."""
+        """Pass the final counters of this process to the node, once all connections are closed."""
         if self._exchanging is not None:
             self._exchanging.cancel()
         if self._node_wide is not None:
@@ -261,23 +264,23 @@ class Server:
 # --- the limit of open files -----------------------------------------------------------------------------------------
 
 OWN_FILES = 256
-"""Files beside connections: journal segments and their readers, staging, the application, modules that are loaded late."""
+"""Files besides connections: journal segments and their readers, staging, the application, late imports."""
 
-FEWEST = 16
+MIN_CONNECTIONS = 16
 
 
 def room_for_connections(settings: Settings) -> tuple[int, int]:
-    """How many connections of every kind the limit of open files allows, and how many more that are not clients'. Called once
+    """How many connections of all kinds the limit of open files permits, and how many more that are not of clients. Called once
     all files of the start are open."""
     limits = settings.limits
     in_use = _open_files()
     own = in_use + OWN_FILES
     wanted = own + limits.max_conn + limits.max_http_conn + HTTP_RESERVE + MAX_UNIDENTIFIED
     allowed = _raise_limit(wanted if limits.max_conn and limits.max_http_conn else None)
-    room = max(FEWEST, allowed - own)
+    room = max(MIN_CONNECTIONS, allowed - own)
     if limits.max_conn and room < limits.max_conn:
         logger.warning(
-            "fewer connections fit under the limit of open files than --max_conn allows; raise it (LimitNOFILE=, ulimit -n)",
+            "the limit of open files permits fewer connections than --max_conn; raise it (LimitNOFILE=, ulimit -n)",
             extra={"open_files": allowed, "connections": room, "max_conn": limits.max_conn},
         )
     else:
@@ -288,7 +291,7 @@ def room_for_connections(settings: Settings) -> tuple[int, int]:
 def _raise_limit(wanted: int | None) -> int:
     """The soft limit, raised to `wanted` (None: as far as possible) within the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Systems that say "unlimited" often refuse it when asked for it.
+    # Systems that report "unlimited" often refuse to set it.
     most = 1 << 20 if hard == resource.RLIM_INFINITY else hard
     target = most if wanted is None else min(wanted, most)
     if soft == resource.RLIM_INFINITY or soft >= target:

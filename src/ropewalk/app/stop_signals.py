@@ -1,12 +1,11 @@
-"""Which of the signals that end a server means now.
+"""Distinguishes the first signal that ends a server from the second.
 
-The first one begins an orderly end, a second one ends the process at once. One signal may come twice, though: to the whole
-process group from a terminal, or to the whole service from systemd, and once more from a parent that passes on what it got,
-as the loader of the one file does.
+The first begins an orderly shutdown, the second ends the process at once. One signal may arrive twice, though: a terminal or
+systemd signals all processes, and a parent, such as the loader of the standalone binary, forwards the signal it received.
 """
 
 ECHO_SECONDS = 0.5
-"""A signal within so long after the first is the same one. People take longer to lose patience."""
+"""A signal within this time after the first is a copy of it. A person takes longer to repeat it."""
 
 
 class StopSignals:
@@ -14,7 +13,7 @@ class StopSignals:
         self._first: float | None = None
 
     def means_now(self, now: float) -> bool:
-        """Of a signal that has just come, by a clock that only goes forward."""
+        """Whether the signal just received is the second. `now`: monotonic time."""
         if self._first is None:
             self._first = now
             return False

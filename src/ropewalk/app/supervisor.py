@@ -1,7 +1,7 @@
 """The supervisor of a server with several processes: one store, and workers that all listen on the same port.
 
-It starts them, starts again what ends, kills workers that hang, replaces all workers on SIGHUP, and ends everything in order:
-workers first, for they save their sessions in the store. It serves nobody itself. Children notice when it is gone.
+It starts and restarts them, kills workers that hang, replaces all workers on SIGHUP, and stops them in order: workers first,
+since they save their sessions in the store. It has no clients itself. Child processes detect when it ends.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from ropewalk.adapters.endpoints.sockets import (
     reserved_sockets,
 )
 from ropewalk.app import embedded_nats, logs
-from ropewalk.app.addresses import addresses_of
+from ropewalk.app.addresses import listening_urls
 from ropewalk.app.child_process import Child, KeptProcess, noticed
-from ropewalk.app.control_channel import ProcessOrder
+from ropewalk.app.control_channel import ProcessCommand
 from ropewalk.app.process_role import ProcessKind, Role, own_settings
 from ropewalk.app.settings import Settings, SettingsCopy, require_startable
 from ropewalk.app.stop_signals import StopSignals
@@ -39,12 +39,17 @@ from ropewalk.model.errors import RopewalkError, UserMistake
 logger = logging.getLogger("ropewalk.supervisor")
 
 SPARE_SECONDS = 10.0
-"""Beyond --shutdown_timeout, within which a worker ends by itself."""
+"""After --shutdown_timeout, before a worker is killed."""
 
 
 class Supervisor:
-    """`run` until a signal ends it. `find` tells which settings file is meant, `load` reads the settings with a copy of it;
-    `announce` hears the addresses once all serve."""
+    """Runs until a signal ends it.
+
+    Args:
+        find: returns the path of the settings file.
+        load: reads the settings with a copy of that file.
+        announce: called with the addresses once all processes serve.
+    """
 
     def __init__(
         self,
@@ -66,13 +71,13 @@ class Supervisor:
         self._hung_up = asyncio.Event()
 
     async def run(self) -> None:
-        """Raises UserMistake or StartFailed where the first start of a process fails: then all are ended."""
+        """If the first start of a process fails, stops all and raises UserMistake or StartFailed."""
         loop = asyncio.get_running_loop()
         with _listening(self._settings) as sockets, _private_directory() as directory, _pipe() as (reading, writing):
             self._others = reading, writing
             self._role = self._role_of_all(sockets, directory)
             self._copy_settings_file()
-            serving = loop.create_task(self._serve(addresses_of(self._settings.server, sockets)))
+            serving = loop.create_task(self._serve(listening_urls(self._settings.server, sockets)))
             loop.add_signal_handler(signal.SIGCHLD, self._look)
             loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -82,7 +87,7 @@ class Supervisor:
                 if not serving.cancelled():
                     serving.result()
             finally:
-                self._workers = []  # from now on `_retire` kills whoever hangs
+                self._workers = []  # from now on `_retire` kills workers that hang
                 await self._stop()
 
     def _role_of_all(self, sockets: list[Listening], directory: str) -> Role:
@@ -94,7 +99,7 @@ class Supervisor:
             sockets=tuple(each.sock.fileno() for each in sockets) if shared else (),
             supervisor=os.getpid(),
             data_dir=settings.journal.data_dir,
-            nats_address=embedded_nats.address_of(settings) if settings.enats.embed_nats else "",
+            nats_address=embedded_nats.client_url(settings) if settings.enats.embed_nats else "",
             tls=bool(settings.server.ssl_cert),
         )
 
@@ -105,7 +110,7 @@ class Supervisor:
         await self._store.start()
         self._workers = await self._started(workers)
         self._announce(addresses)
-        self._ask_workers()
+        self._ping_workers()
         while True:
             await self._hung_up.wait()
             self._hung_up.clear()
@@ -119,7 +124,7 @@ class Supervisor:
         return Child(role)
 
     async def _started(self, count: int) -> list[KeptProcess]:
-        """So many new workers, all of them ready. Raises what one of them raises, and then none of them runs."""
+        """Start `count` workers and wait until all are ready. If one fails, stop all of them and raise its error."""
         fresh = []
         for _ in range(count):
             self._last_number += 1
@@ -127,7 +132,7 @@ class Supervisor:
         self._kept += fresh
         starting = [asyncio.ensure_future(worker.start()) for worker in fresh]
         for start in starting:
-            start.add_done_callback(noticed)  # one failure is told, and the others are most likely the same
+            start.add_done_callback(noticed)  # only one failure is reported: the others most likely have the same cause
         await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
         if failures := [error for start in starting if start.done() and (error := start.exception())]:
             await self._retire(fresh)
@@ -140,25 +145,25 @@ class Supervisor:
         await asyncio.gather(*(worker.retire(longest) for worker in workers))
         self._kept = [each for each in self._kept if each not in workers]
 
-    def _ask_workers(self) -> None:
-        """Again and again. Workers that still start are not asked, nor those that were replaced: `_retire` bounds their end."""
+    def _ping_workers(self) -> None:
+        """Repeats itself. Starting workers are not pinged, nor retired ones, whose end `_retire` bounds."""
         loop = asyncio.get_running_loop()
-        loop.call_later(LOOK_SECONDS, self._ask_workers)
+        loop.call_later(LOOK_SECONDS, self._ping_workers)
         serving = [worker.child for worker in self._workers if worker.child is not None and worker.child.serves]
         for child in self._watch.look(loop.time(), {child: child.answers for child in serving}):
             logger.error(
-                "%s hangs, and is killed",
+                "%s hangs; killing it",
                 child.name,
                 extra={"pid": child.pid, "seconds": LOOK_SECONDS * MAX_UNANSWERED},
             )
             child.signal(signal.SIGKILL)
         for child in serving:
-            child.tell(ProcessOrder.ANSWER)
+            child.send(ProcessCommand.PING)
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """On SIGCHLD, of which one may stand for several."""
+        """On SIGCHLD, which may stand for several children."""
         for each in self._kept:
             each.look()
 
@@ -172,13 +177,12 @@ class Supervisor:
     async def _stop(self) -> None:
         workers = [each for each in self._kept if each is not self._store]
         for worker in workers:
-            worker.tell(ProcessOrder.SERVER_ENDS)
+            worker.send(ProcessCommand.SERVER_ENDS)
         await self._retire(workers)
         await self._store.retire(None)  # never cut short: it seals the journal
 
     async def _renew(self) -> None:
-        """On SIGHUP: new workers in the place of the old ones, under the settings as they are now. Whatever those say, the
-        server goes on."""
+        """On SIGHUP: replace all workers, with the current settings. Invalid settings do not stop the server."""
         logger.info("replacing all workers")
         role, copy = self._role, self._role.settings_copy.path
         before = copy.read_bytes()
@@ -189,31 +193,31 @@ class Supervisor:
         except (RopewalkError, OSError) as error:
             self._role = role
             copy.write_bytes(before)
-            logger.error("settings not reloaded, the old ones stay in force", extra={"reason": str(error)})
+            logger.error("settings not reloaded, the old ones stay in effect", extra={"reason": str(error)})
             return
         different = " ".join(self._changed(settings)) or "nothing"
         self._settings, old, self._workers = settings, self._workers, fresh
-        self._store.tell(ProcessOrder.RELOAD)
-        # All of them, before the first one sends its clients away: these are to go to the new ones.
+        self._store.send(ProcessCommand.RELOAD)
+        # All of them, before the first one disconnects its clients, so that these reconnect to new workers.
         for worker in old:
-            worker.tell(ProcessOrder.STOP_LISTENING)
+            worker.send(ProcessCommand.STOP_LISTENING)
         for worker in old:
             await self._retire([worker])
         logger.info("all workers were replaced", extra={"workers": len(fresh), "changed": different})
 
     def _copy_settings_file(self) -> None:
-        """For whoever is started from now on."""
+        """For processes started from now on."""
         path = self._find()
         self._role.settings_copy.path.write_bytes(b"" if path is None else path.read_bytes())
         self._role = replace(self._role, settings_file="" if path is None else str(path))
 
     def _changed(self, settings: Settings) -> list[str]:
-        from ropewalk.app.reload import changed  # late: it brings all parts of a server with it
+        from ropewalk.app.reload import changed  # late: imports all parts of a server
 
         return changed(self._settings, settings)
 
     def _checked(self) -> Settings:
-        from ropewalk.app.reload import needs_full_restart, require_reloadable  # late: all parts of a server come with it
+        from ropewalk.app.reload import needs_full_restart, require_reloadable  # late: imports all parts of a server
 
         settings = self._load(self._role.settings_copy)
         require_startable(settings)
@@ -226,21 +230,21 @@ class Supervisor:
         return settings
 
 
-# --- what the processes share ----------------------------------------------------------------------------------------
+# --- shared by the processes -----------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _listening(settings: Settings) -> Iterator[list[Listening]]:
-    """The sockets of the server. Workers bind others beside those that only keep the port, and accept from the rest together.
-    The second port (--tcp_port) is only kept.
+    """The sockets of the server. Either they only reserve the port and each worker binds its own, or all workers accept from
+    them. The second port (--tcp_port) is only reserved.
 
-    A process that takes over has to listen before the other one ends, and so before there is a worker. Only Linux spreads
-    connections evenly over sockets that share a port. Raises UserMistake.
+    A server that takes over must listen before the other one ends, and so before it has workers. Only Linux spreads connections
+    evenly over sockets that share a port. Raises UserMistake.
     """
     server = settings.server
     sockets = inherited_sockets(os.environ)
     if sockets:
-        logger.info("sockets were inherited; --host and --port do not count")
+        logger.info("sockets were inherited; --host and --port are ignored")
     elif server.takeover or server.host.startswith(UNIX_PREFIX) or sys.platform != "linux":
         sockets = bound_sockets(server.host, server.port, server.takeover)
     else:
@@ -267,8 +271,8 @@ def _kept(listening: Listening) -> Iterator[None]:
         listening.close()
 
 
-LONGEST_DIRECTORY = 90
-"""Bytes: the paths of its sockets have about a hundred."""
+MAX_DIRECTORY_BYTES = 90
+"""Socket paths in it are limited to about 100 bytes."""
 
 
 @contextmanager
@@ -276,7 +280,7 @@ def _private_directory() -> Iterator[str]:
     """Raises UserMistake."""
     directory = tempfile.mkdtemp(prefix="ropewalk-")
     try:
-        if len(os.fsencode(directory)) > LONGEST_DIRECTORY:
+        if len(os.fsencode(directory)) > MAX_DIRECTORY_BYTES:
             raise UserMistake(f"{directory} is too long for sockets in it: set TMPDIR to a shorter directory")
         yield directory
     finally:
@@ -298,13 +302,13 @@ def _pipe() -> Iterator[tuple[int, int]]:
 WatchedWorker = TypeVar("WatchedWorker", bound=Hashable)
 
 LOOK_SECONDS = 5.0
-"""Between two looks, at each of which every worker is asked."""
+"""Interval of the pings to all workers."""
 
 MAX_UNANSWERED = 6
-"""Questions in a row without an answer, after which a worker hangs: 30 seconds."""
+"""Unanswered pings in a row after which a worker counts as hanging: 30 seconds."""
 
 LATE_LOOKS = 2
-"""A look that comes so many times later than it should: the supervisor itself did not run, and nobody else is to blame."""
+"""A look this many intervals late means that the supervisor itself did not run. Workers are not blamed for it."""
 
 
 class _Silence(NamedTuple):
@@ -313,7 +317,11 @@ class _Silence(NamedTuple):
 
 
 class HangWatch(Generic[WatchedWorker]):
-    """`look` every LOOK_SECONDS, and after that ask all workers. `now` is of a clock that only goes forward."""
+    """Finds workers that hang: they left too many pings unanswered. Workers answer from their event loop.
+
+    Call `look` every LOOK_SECONDS, and then ping all workers. Pings are counted, not seconds: while a machine is suspended,
+    time passes but no ping is sent. `now` is a monotonic time.
+    """
 
     def __init__(self) -> None:
         self._silences: dict[WatchedWorker, _Silence] = {}
@@ -321,7 +329,7 @@ class HangWatch(Generic[WatchedWorker]):
         self._spared = False
 
     def look(self, now: float, answers: Mapping[WatchedWorker, int]) -> list[WatchedWorker]:
-        """Those that hang, of all workers that serve. `answers`: how many each has given since its start."""
+        """The workers that hang. `answers`: by serving worker, its answers since its start."""
         late = self._last_look is not None and now - self._last_look > LATE_LOOKS * LOOK_SECONDS
         self._last_look = now
         former = {} if late else self._silences
@@ -330,7 +338,7 @@ class HangWatch(Generic[WatchedWorker]):
         if not all(unanswered):
             self._spared = False
         elif max(unanswered, default=0) >= MAX_UNANSWERED and not self._spared:
-            # Nobody answers: more likely it is the machine. If not, they hang after as many questions once more.
+            # No worker answers: more likely the machine stalled. If not, they hang after the same number of pings again.
             self._spared = True
             self._silences = {worker: _Silence(given, 0) for worker, given in answers.items()}
         return [worker for worker, silence in self._silences.items() if silence.unanswered >= MAX_UNANSWERED]

@@ -1,8 +1,8 @@
-"""One server a data directory, and how the next one takes over from it while it still serves.
+"""Locks a data directory for one server, and takes it over from a running server.
 
-The file `server` in the data directory is locked as long as a server runs and says which process that is. A process that takes
-over listens on the same port first, then tells the other to end, and opens the journal once the lock is free: what connects
-meanwhile waits in the queue of its socket.
+A running server locks the file `server` in the data directory, which has its process id. A server that takes over first listens
+on the same port, then ends the other server, and opens the journal once the lock is free. Connections that arrive meanwhile
+wait in the queue of its socket.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ logger = logging.getLogger("ropewalk.server")
 FILE = "server"
 POLL_SECONDS = 0.02
 ENDING_SECONDS = 30.0
-"""How long the start waits for the store of a server whose supervisor was killed: it seals the journal."""
+"""How long the start waits for the store process of a killed server, which seals the journal."""
 
-_LONGEST = 4096
+_MAX_BYTES = 4096
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A process, told apart from another that gets the same number later or in another container."""
+    """A process, distinct from a later one with the same id or one in another container."""
 
     pid: int
     started: str = ""
@@ -37,8 +37,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def process(pid: int) -> Holder | None:
-    """None where the system does not tell (no /proc), or there is no such process; one that is dead and whose parent has not
-    asked for its exit code is none."""
+    """None without such a process (zombies included), or if the system has no /proc."""
     try:
         # The name of the program is in parentheses and may hold anything; the state is field 3, the start time field 22.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -48,8 +47,8 @@ def process(pid: int) -> Holder | None:
 
 
 class ServerLock:
-    """`take`, then `release` as the last thing a server does. `pid`: the process to tell when another one wants to take over,
-    by default this one."""
+    """`take` it, then `release` it as the last step of a shutdown. `pid`: the process to signal for a takeover, by default this
+    one."""
 
     def __init__(self, data_dir: str, pid: int = 0) -> None:
         self._path = Path(data_dir) / FILE
@@ -57,12 +56,12 @@ class ServerLock:
         self._fd = -1
 
     async def take(self, timeout: float) -> None:
-        """Tells the server that holds it to end and waits. Raises UserMistake after `timeout`; 0 takes over from nobody, and
-        waits only for what is left of a server that was killed."""
+        """End the server that holds the lock and wait for it. Raises UserMistake after `timeout` seconds. With 0, do not end a
+        running server, and wait only for remaining processes of a killed one."""
         if self._try():
             return
         if timeout:
-            self._tell()
+            self._request_end()
         elif self._is_left_over():
             logger.info("waiting for the processes of a killed server to end")
         else:
@@ -70,15 +69,15 @@ class ServerLock:
         seconds = timeout or ENDING_SECONDS
         try:
             async with asyncio.timeout(seconds):
-                while not self._try():  # noqa: ASYNC110 - the kernel tells nobody when a lock is free
+                while not self._try():  # noqa: ASYNC110 - the kernel has no event for a free lock
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             raise UserMistake(f"the server that uses {self._path.parent} did not end within {seconds:g} s") from None
         logger.info("took over", extra={"data_dir": str(self._path.parent)})
 
     def _is_left_over(self) -> bool:
-        """Whether the process that the lock names is dead, although another one holds the lock. It is known of processes of our
-        own namespace only."""
+        """Whether the process named in the lock is dead, although another one holds the lock. Known only within our own PID
+        namespace."""
         holder, ours = self._holder(), process(os.getpid())
         known = holder is not None and ours is not None and holder.namespace == ours.namespace
         return known and holder is not None and process(holder.pid) != holder
@@ -99,20 +98,20 @@ class ServerLock:
         self._fd = fd
         return True
 
-    def _tell(self) -> None:
+    def _request_end(self) -> None:
         holder = self._holder()
         if holder is None or holder.pid == self._pid or process(holder.pid) != holder:
-            logger.warning("waiting for the other server to end; it cannot be told from here, so send it SIGTERM")
+            logger.warning("waiting for the other server to end; it cannot be signalled from here, so send it SIGTERM")
             return
         logger.info("taking over", extra={"pid": holder.pid})
         try:
             os.kill(holder.pid, signal.SIGTERM)
         except OSError as error:
-            logger.warning("the other server cannot be told to end", extra={"pid": holder.pid, "reason": str(error)})
+            logger.warning("the other server cannot be signalled", extra={"pid": holder.pid, "reason": str(error)})
 
     def _holder(self) -> Holder | None:
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            return msgspec.json.decode(self._path.read_bytes()[:_LONGEST], type=Holder)
+            return msgspec.json.decode(self._path.read_bytes()[:_MAX_BYTES], type=Holder)
         return None
 
     def release(self) -> None:

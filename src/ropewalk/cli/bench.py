@@ -18,7 +18,7 @@ from msgspec import Struct
 from picows import WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 from yarl import URL
 
-from ropewalk.app.keys import keys_of
+from ropewalk.app.keys import derive_keys
 from ropewalk.app.settings import load
 from ropewalk.cli.reaching import add_flags, explained, key_help, url_of
 from ropewalk.client import (
@@ -173,7 +173,7 @@ def _plan(given: argparse.Namespace) -> BenchPlan:
         url=url,
         ca_file=given.ca_file,
         token=given.token,
-        key=given.key if given.key is not None else keys_of(load([], os.environ)).api or "",
+        key=given.key if given.key is not None else derive_keys(load([], os.environ)).api or "",
         stream=stream,
         signed_stream=given.signed_stream,
         subscribers=given.subscribers,

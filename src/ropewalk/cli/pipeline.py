@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, g
 
 import msgspec
 
-from ropewalk.app.keys import keys_of
+from ropewalk.app.keys import derive_keys
 from ropewalk.app.settings import Settings, load
 from ropewalk.app.settings.load import CONFIG_FLAG, find_file
 from ropewalk.cli.reaching import NOT_THERE, listening_at
@@ -96,7 +96,7 @@ def _place(settings: RunSettings, server: Settings, offline: bool) -> "Place":
     archive_dir = settings.archive_dir or server.archive.archive_dir or str(state_dir / "archive")
     return Place(
         (settings.url or ("" if offline else listening_at(server))).rstrip("/"),
-        settings.token or keys_of(server).journal or "",
+        settings.token or derive_keys(server).journal or "",
         local_path(archive_dir),
         state_dir,
         settings.ca_file,

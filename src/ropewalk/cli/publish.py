@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 import msgspec
 from msgspec import Raw
 
-from ropewalk.app.keys import keys_of
+from ropewalk.app.keys import derive_keys
 from ropewalk.app.settings import load
 from ropewalk.cli.reaching import add_attempts, add_flags, add_misnamed_key, attempts_of, explained, key_help, url_of
 from ropewalk.cli.standard_input import chunks, require_data
@@ -29,7 +29,7 @@ PROGRESS_EVERY = 1000
 def run(argv: list[str]) -> int:
     wanted = _parser().parse_args(argv)
     require_data(wanted.data, wanted.lines, "publish")
-    key = wanted.key if wanted.key is not None else keys_of(load([], os.environ)).api or ""
+    key = wanted.key if wanted.key is not None else derive_keys(load([], os.environ)).api or ""
     try:
         with explained():
             asyncio.run(_publish(wanted, url_of(wanted.url), key))

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 
-from ropewalk.app.keys import keys_of
+from ropewalk.app.keys import derive_keys
 from ropewalk.app.settings import load
 from ropewalk.cli.reaching import add_attempts, add_flags, add_misnamed_key, attempts_of, explained, key_help, url_of
 from ropewalk.cli.standard_input import chunks, require_data
@@ -49,7 +49,7 @@ def run(argv: list[str]) -> int:
     require_data(wanted.data, wanted.lines, "push")
     parse_key(wanted.key)  # before anything is read or sent
     parse_key(wanted.key_partition)
-    token = wanted.token if wanted.token is not None else keys_of(load([], os.environ)).api or ""
+    token = wanted.token if wanted.token is not None else derive_keys(load([], os.environ)).api or ""
     progress = PushProgress()
     try:
         with explained():

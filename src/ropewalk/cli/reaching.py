@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ropewalk.app.keys import Keys, keys_of
+from ropewalk.app.keys import Keys, derive_keys
 from ropewalk.app.settings import Settings, load
 from ropewalk.client import CertificateUntrusted, PublishUnavailable, TlsFailed, Unreachable
 from ropewalk.client.errors import PublishUnanswered
@@ -100,7 +100,7 @@ def key_help(flag: str, given: str | None) -> str:
 
 def _keys_set_here() -> Keys | None:
     try:
-        return keys_of(load([], os.environ))
+        return derive_keys(load([], os.environ))
     except UserMistake:  # not the error to report
         return None
 

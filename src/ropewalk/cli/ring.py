@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout
 from msgspec import UNSET
 
-from ropewalk.app.keys import keys_of
+from ropewalk.app.keys import derive_keys
 from ropewalk.app.settings import load
 from ropewalk.cli.reaching import add_flags, explained, key_help, url_of
 from ropewalk.client.addresses import addresses
@@ -87,7 +87,7 @@ def _check_arguments(wanted: argparse.Namespace) -> None:
 
 
 def _key_of_settings(action: str) -> str:
-    keys = keys_of(load([], os.environ))
+    keys = derive_keys(load([], os.environ))
     return (keys.api or "") if action == "show" else keys.ring_changes
 
 

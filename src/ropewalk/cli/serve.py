@@ -9,77 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ropewalk.app import logs, process_role
+from ropewalk.app.control_channel import Supervised
 from ropewalk.app.process_role import ProcessKind, Role, own_settings
 from ropewalk.app.settings import Settings, SettingsCopy, help_text, load, require_startable, settings_file
 from ropewalk.model.errors import UserMistake
 
 if TYPE_CHECKING:
     from ropewalk.app.server import Server
-
-import logging
-import shutil
-import socket
-
-from ropewalk.app.control_channel import Alive, ControlChannel, Failed, ProcessOrder, Ready, Word
-from ropewalk.app.server import Server
-
-logger = logging.getLogger("ropewalk.server")
-
-SPARE_SECONDS = 5.0
-"""Within which workers end that were left alone."""
-
-
-class Supervised:
-    """`attach`, then `ready` or `failed`; `detach` as the last thing."""
-
-    def __init__(self, role: Role) -> None:
-        self._role = role
-        self._channel = ControlChannel(socket.socket(fileno=role.control))
-        self._orphaned = False
-
-    def attach(self, server: Server) -> None:
-        def heard(word: Word) -> None:
-            if word is ProcessOrder.STOP:
-                server.leave()
-            elif word is ProcessOrder.SERVER_ENDS:
-                server.ends_for_good()
-            elif word is ProcessOrder.STOP_LISTENING:
-                server.stop_listening()
-            elif word is ProcessOrder.RELOAD:
-                server.reload()
-            elif word is ProcessOrder.ANSWER:
-                self._channel.say(Alive())
-
-        def orphaned() -> None:
-            logger.error("the supervisor is gone; stopping")
-            self._orphaned = True
-            if self._role.kind is not ProcessKind.STORE:
-                os._exit(1)
-            self._outlive_workers(server)
-
-        self._channel.watch(heard, orphaned)
-
-    def ready(self) -> None:
-        self._channel.say(Ready())
-
-    def failed(self, reason: str) -> None:
-        self._channel.say(Failed(reason))
-
-    def detach(self) -> None:
-        if self._orphaned and self._role.kind is ProcessKind.STORE:
-            shutil.rmtree(self._role.directory, ignore_errors=True)  # nobody else is left to do it
-
-    def _outlive_workers(self, server: Server) -> None:
-        loop, others = asyncio.get_running_loop(), self._role.others
-        os.set_blocking(others, False)
-
-        def alone() -> None:
-            loop.remove_reader(others)
-            server.leave()
-
-        loop.add_reader(others, alone)  # nobody writes there: it can be read when all who could are gone
-        loop.call_later(SPARE_SECONDS, server.leave)
-
 
 SUMMARY = "run the server"
 
@@ -133,7 +69,6 @@ def _run_supervised(argv: list[str], role: Role) -> int:
     import uvloop
 
     from ropewalk.app.server import Server
-    from ropewalk.cli.serve import Supervised
 
     supervised = Supervised(role)
     try:
@@ -175,7 +110,7 @@ async def _serve(settings: Settings, make_server: "Callable[[], Server]") -> Non
     await server.stop()
 
 
-async def _serve_supervised(supervised: "Supervised", make_server: "Callable[[], Server]") -> None:
+async def _serve_supervised(supervised: Supervised, make_server: "Callable[[], Server]") -> None:
     server = make_server()
     supervised.attach(server)
     await server.start()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from ropewalk.adapters.endpoints.sockets import Listening
-from ropewalk.app.addresses import addresses_of
+from ropewalk.app.addresses import listening_urls
 from ropewalk.app.settings.sections import ServerSettings
 
 
@@ -27,8 +27,8 @@ def test_second_port_is_listed_after_the_first(listening: Listening, subtests: p
         with subtests.test(host=host, cert=cert):
             server = ServerSettings(host=host, ssl_cert=cert, tcp_port=9000)
             first = f"{http}://127.0.0.1:{listening.sock.getsockname()[1]}"
-            assert addresses_of(server, [listening]) == [first, tcp]
+            assert listening_urls(server, [listening]) == [first, tcp]
 
 
 def test_only_the_first_port_is_listed_without_a_second_one(listening: Listening) -> None:
-    assert len(addresses_of(ServerSettings(), [listening])) == 1
+    assert len(listening_urls(ServerSettings(), [listening])) == 1

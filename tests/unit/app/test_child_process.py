@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ropewalk.app.child_process import BETWEEN_STARTS, delay_before_start, ended_by_operator, how_it_ended
-from ropewalk.app.control_channel import ControlChannel, Failed, ProcessOrder, Ready, Word
+from ropewalk.app.child_process import BETWEEN_STARTS, delay_before_start, describe_exit, ended_by_operator
+from ropewalk.app.control_channel import ControlChannel, ControlMessage, Failed, ProcessCommand, Ready
 
 
 def test_exit_status_is_described(subtests: pytest.Subtests) -> None:
@@ -21,7 +21,7 @@ def test_exit_status_is_described(subtests: pytest.Subtests) -> None:
     ]
     for code, text in cases:
         with subtests.test(code=code):
-            assert how_it_ended(code) == text
+            assert describe_exit(code) == text
 
 
 def test_exit_by_an_operator_is_distinguished_from_a_crash(subtests: pytest.Subtests) -> None:
@@ -50,16 +50,16 @@ class Receiver:
 
     def __init__(self, sock: socket.socket) -> None:
         self.channel = ControlChannel(sock)
-        self.messages: list[Word] = []
+        self.messages: list[ControlMessage] = []
         self.over = asyncio.Event()
         self._arrived = asyncio.Event()
         self.channel.watch(self._receive, self.over.set)
 
-    def _receive(self, message: Word) -> None:
+    def _receive(self, message: ControlMessage) -> None:
         self.messages.append(message)
         self._arrived.set()
 
-    async def received(self, count: int) -> list[Word]:
+    async def received(self, count: int) -> list[ControlMessage]:
         async with asyncio.timeout(60):
             while len(self.messages) < count:
                 await self._arrived.wait()
@@ -77,13 +77,13 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 async def test_messages_arrive_complete_and_in_order(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = Receiver(ends[0]), Receiver(ends[1])
-    sent: list[Word] = [Ready(), Failed("no\nsuch\nthing " * 1000)]
+    sent: list[ControlMessage] = [Ready(), Failed("no\nsuch\nthing " * 1000)]
     for message in sent:
-        theirs.channel.say(message)
-    for order in ProcessOrder:
-        ours.channel.say(order)
+        theirs.channel.send(message)
+    for order in ProcessCommand:
+        ours.channel.send(order)
     assert await ours.received(2) == sent
-    assert await theirs.received(len(ProcessOrder)) == list(ProcessOrder)
+    assert await theirs.received(len(ProcessCommand)) == list(ProcessCommand)
 
 
 async def test_close_by_the_peer_is_reported(ends: tuple[socket.socket, socket.socket]) -> None:
@@ -91,12 +91,12 @@ async def test_close_by_the_peer_is_reported(ends: tuple[socket.socket, socket.s
     ends[0].close()
     async with asyncio.timeout(60):
         await theirs.over.wait()
-    theirs.channel.say(Ready())  # without a peer: not an error
+    theirs.channel.send(Ready())  # without a peer: not an error
 
 
 async def test_pending_messages_are_read_when_a_channel_is_closed(ends: tuple[socket.socket, socket.socket]) -> None:
     ours = Receiver(ends[0])
-    ControlChannel(ends[1]).say(Failed("why"))
+    ControlChannel(ends[1]).send(Failed("why"))
     ends[1].close()
     ours.channel.close()
     assert ours.messages == [Failed("why")]

@@ -29,14 +29,14 @@ async def test_file_instead_of_a_directory_is_rejected(tmp_path: Path) -> None:
 async def test_failure_to_create_the_directory_is_reported_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     inside = tmp_path / "file" / "data"
-    assert await errors(inside) == {f"--data_dir {inside} cannot be used: it cannot be made: Not a directory"}
+    assert await errors(inside) == {f"--data_dir {inside} cannot be used: it cannot be created: Not a directory"}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root ignores permissions")
 async def test_denied_permission_is_reported(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     data = tmp_path / "data"
-    assert await errors(data) == {f"--data_dir {data} cannot be used: it cannot be made: Permission denied"}
+    assert await errors(data) == {f"--data_dir {data} cannot be used: it cannot be created: Permission denied"}
     assert await errors(tmp_path) == {
         f"--data_dir {tmp_path} cannot be used: {name}: Permission denied" for name in ("sessions.key", "server")
     }

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ropewalk.adapters.journals.none import NoJournal
-from ropewalk.app.journal import FORMER_RENEWAL, horizon, journal_of
-from ropewalk.app.keys import keys_of
+from ropewalk.app.journal import FORMER_RENEWAL, build_journal, horizon
+from ropewalk.app.keys import derive_keys
 from ropewalk.app.settings import Settings, load, require_startable
 from ropewalk.core.signatures import derive
 from ropewalk.model.errors import UserMistake
@@ -17,7 +17,7 @@ from ropewalk.model.rules import StreamRule
 
 
 def test_no_data_directory_means_no_journal() -> None:
-    assert isinstance(journal_of(Settings()), NoJournal)
+    assert isinstance(build_journal(Settings()), NoJournal)
 
 
 def test_missing_library_is_reported_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +27,7 @@ def test_missing_library_is_reported_with_the_extra_to_install(monkeypatch: pyte
     with pytest.raises(
         UserMistake, match=re.escape(f"journal needs pyarrow, which is not installed: {install_command('journal')}")
     ):
-        journal_of(load(["--public", "--data_dir", "somewhere"], {}))
+        build_journal(load(["--public", "--data_dir", "somewhere"], {}))
 
 
 def test_recovery_horizon_is_the_longest_ttl() -> None:
@@ -46,7 +46,7 @@ def test_journal_token_is_derived_unless_set(subtests: pytest.Subtests) -> None:
     ]
     for flags, key in cases:
         with subtests.test(flags=flags):
-            assert keys_of(load(flags, {})).journal == key
+            assert derive_keys(load(flags, {})).journal == key
 
 
 def test_invalid_number_of_shards_is_rejected(subtests: pytest.Subtests) -> None:

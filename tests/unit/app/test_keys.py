@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.app.keys import guards_of, keys_of, tls_context
+from ropewalk.app.keys import build_guards, derive_keys, tls_context
 from ropewalk.app.settings import Settings, load
 from ropewalk.model.errors import UserMistake
 
@@ -15,7 +15,7 @@ ANOTHER_KEY = FIXTURES / "tls_renewed_key.pem"
 
 
 def keys(*flags: str) -> dict[str, object]:
-    return dict(vars(keys_of(load(flags, {"ROPEWALK_CONFIG_PATH": ""}))))
+    return dict(vars(derive_keys(load(flags, {"ROPEWALK_CONFIG_PATH": ""}))))
 
 
 def test_ring_key_is_derived_from_the_secret_and_unlike_all_other_keys() -> None:
@@ -34,11 +34,11 @@ def test_explicit_ring_key_replaces_the_derived_one_and_no_other_key() -> None:
 
 
 def test_public_mode_opens_everything_but_changes_of_the_ring() -> None:
-    guards = guards_of(keys_of(load(["--public", "--secret", "s"], {"ROPEWALK_CONFIG_PATH": ""})), Counter())
+    guards = build_guards(derive_keys(load(["--public", "--secret", "s"], {"ROPEWALK_CONFIG_PATH": ""})), Counter())
     assert guards.ring_changes is not None
     assert not guards.ring_changes.knows("")
     assert [guard is not None and guard.knows("") for guard in (guards.api, guards.broadcast, guards.journal)] == [True] * 3
-    without = guards_of(keys_of(load(["--public"], {"ROPEWALK_CONFIG_PATH": ""})), Counter())
+    without = build_guards(derive_keys(load(["--public"], {"ROPEWALK_CONFIG_PATH": ""})), Counter())
     assert without.ring_changes is None
 
 
@@ -67,4 +67,4 @@ def test_mismatched_files_are_both_named(tmp_path: Path) -> None:
     nonsense = tmp_path / "nonsense.pem"
     nonsense.write_text("nonsense")
     for certificate, key in ((CERTIFICATE, ANOTHER_KEY), (nonsense, KEY), (CERTIFICATE, nonsense)):
-        assert error(certificate, key).startswith(f"--ssl_cert {certificate} and --ssl_key {key} are no certificate chain")
+        assert error(certificate, key).startswith(f"--ssl_cert {certificate} and --ssl_key {key} must be a certificate chain")

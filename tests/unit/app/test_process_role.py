@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ropewalk.app.embedded_nats import address_of
+from ropewalk.app.embedded_nats import client_url
 from ropewalk.app.process_role import ALONE, VARIABLE, ProcessKind, Role, own_settings, taken_from, written
 from ropewalk.app.reload import needs_full_restart
 from ropewalk.app.settings import Settings, load, require_startable
@@ -96,7 +96,7 @@ def test_workers_connect_to_the_embedded_nats_server_of_the_store(subtests: pyte
             own, stores = own_settings(worker, whole), own_settings(store, whole)
             assert (own.enats.embed_nats, own.nats.nats_servers) == (False, (reached,))
             assert stores.enats.enats_addr == address
-            assert address_of(stores) == address
+            assert client_url(stores) == address
             assert stores.enats.enats_store_dir == "/private/nats"  # outlives the process
             require_startable(own)
             require_startable(stores)

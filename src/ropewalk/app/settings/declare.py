@@ -171,7 +171,7 @@ KINDS = (TEXT, SWITCH, COUNT, PORT, DURATION, MILLISECONDS, SIZE, WORDS)
 """Kinds with a name of their own in the legend of the reference page."""
 
 
-def one_of(*choices: str) -> ValueKind:
+def read_choice(*choices: str) -> ValueKind:
     """Text that must be one of `choices`."""
 
     def read(raw: object) -> str:
@@ -182,7 +182,7 @@ def one_of(*choices: str) -> ValueKind:
     return ValueKind("|".join(choices), " or ".join(f"`{choice}`" for choice in choices), read)
 
 
-def some_of(*choices: str) -> ValueKind:
+def read_choices(*choices: str) -> ValueKind:
     """A list whose items must each be one of `choices`."""
 
     def read(raw: object) -> tuple[str, ...]:
@@ -336,7 +336,7 @@ def duration(default: float, help: str, positive: bool = False) -> float:
 
 
 def milliseconds(default: float, help: str, positive: bool = False) -> float:
-    """A duration in seconds, for which a bare number means milliseconds, as in AnyCable."""
+    """A duration in seconds. A bare number means milliseconds, as in AnyCable."""
     return _declare(default, Declared(MILLISECONDS, help, positive=positive))
 
 
@@ -349,8 +349,8 @@ def words(default: tuple[str, ...], help: str) -> tuple[str, ...]:
 
 
 def choice(default: str, choices: tuple[str, ...], help: str) -> str:
-    return _declare(default, Declared(one_of(*choices), help))
+    return _declare(default, Declared(read_choice(*choices), help))
 
 
 def choices(default: tuple[str, ...], known: tuple[str, ...], help: str, alias: str = "") -> tuple[str, ...]:
-    return _declare(default, Declared(some_of(*known), help, alias=alias))
+    return _declare(default, Declared(read_choices(*known), help, alias=alias))

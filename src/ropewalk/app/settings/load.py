@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tomllib import TOMLDecodeError, loads
 
-from ropewalk.app.settings.declare import COUNT, DURATION, SWITCH, TEXT, Setting, Value, ValueKind, nearest, one_of
+from ropewalk.app.settings.declare import COUNT, DURATION, SWITCH, TEXT, Setting, Value, ValueKind, nearest, read_choice
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS, Settings
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.rules import SinceGaps, SlowPolicy, StreamRule
@@ -189,11 +189,11 @@ RULE_KEYS = {
     "history_limit": RuleKey(COUNT, "Messages kept; 0 keeps none."),
     "history_ttl": RuleKey(DURATION, "How long a message is kept; 0 keeps none."),
     "slow_consumer": RuleKey(
-        one_of(*SlowPolicy),
+        read_choice(*SlowPolicy),
         "If a connection is too slow for the stream: `disconnect` it, or `drop` to the newest message with a gap notice.",
     ),
     "since_gaps": RuleKey(
-        one_of(*SinceGaps),
+        read_choice(*SinceGaps),
         "If a request by time (`since`) reaches further back than the history: `confirm` it with the gap, or `reject` it, so "
         "that client libraries report the gap.",
     ),

@@ -278,7 +278,7 @@ class OperationsSettings:
     shutdown_delay: float = duration(0.0, "Delay between the signal and the first disconnect.")
     shutdown_spread: float = duration(1.0, "Time over which sessions are disconnected.")
     reconnect_rate: int = count(
-        2000, "Clients a second that are asked to reconnect on shutdown, if their protocol supports it; 0 asks none."
+        2000, "Reconnect requests to clients per second on shutdown, if their protocol supports them; 0 sends none."
     )
     shutdown_timeout: float = duration(30.0, "Time after which the shutdown is aborted and the process exits.")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.app.composition import build, http_routes, shared_port_of
+from ropewalk.app.composition import build, build_shared_port, http_routes
 from ropewalk.app.settings import load, require_startable, startup_warnings
 from ropewalk.app.settings.check import endpoint_paths, reserved_roots
 from ropewalk.model.errors import UserMistake
@@ -137,7 +137,7 @@ def test_path_conflict_check_covers_every_endpoint(tmp_path: Path) -> None:
     roots = tuple(root for _, root in reserved_roots(settings))
 
     parts = build(settings)
-    found = {route.path for route in http_routes(settings, parts, shared_port_of(settings, parts), parts.inspector)}
+    found = {route.path for route in http_routes(settings, parts, build_shared_port(settings, parts), parts.inspector)}
 
     # The demo's redirect from / yields to an endpoint configured at /.
     assert {path for path in found if not path.startswith(roots)} - {"/"} <= chosen

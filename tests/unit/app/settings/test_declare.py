@@ -36,8 +36,8 @@ def test_values_are_read_from_text_and_toml(subtests: pytest.Subtests) -> None:
         (declare.WORDS, "", ()),
         (declare.WORDS, ["a", "b"], ("a", "b")),
         (declare.TEXT, "127.0.0.1", "127.0.0.1"),
-        (declare.one_of("text", "json"), "json", "json"),
-        (declare.some_of("http"), "http", ("http",)),
+        (declare.read_choice("text", "json"), "json", "json"),
+        (declare.read_choices("http"), "http", ("http",)),
     ]
     for kind, raw, value in cases:
         with subtests.test(kind=kind, raw=raw):
@@ -75,8 +75,8 @@ def test_invalid_values_are_rejected_with_a_reason(subtests: pytest.Subtests) ->
         (declare.PORT, "65536", "0 to 65535"),
         (declare.WORDS, [1], "list of texts"),
         (declare.TEXT, 5, "text in quotes"),
-        (declare.one_of("text", "json"), "xml", "text or json"),
-        (declare.some_of("http"), "http,redis", "not 'redis'"),
+        (declare.read_choice("text", "json"), "xml", "text or json"),
+        (declare.read_choices("http"), "http,redis", "not 'redis'"),
     ]
     for kind, raw, reason in cases:
         with subtests.test(kind=kind, raw=raw), pytest.raises(ValueError, match=reason):

@@ -71,7 +71,7 @@ async def test_generations_that_never_had_rows_are_not_listed(tmp_path: Path) ->
 async def test_number_of_ended_generations_is_bounded_and_the_newest_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "ENDED_GENERATIONS", 2)
+    monkeypatch.setattr(logs, "MAX_ENDED_GENERATIONS", 2)
     clock = ManualClock()
     directory, epochs = await ended(tmp_path, clock, 1, 2, 3, 4)
     clock.advance(1000)

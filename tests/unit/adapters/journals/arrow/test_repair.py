@@ -256,7 +256,7 @@ async def test_repair_reports_missing_states_and_the_next_start_rebuilds_them(tm
     assert repair(tmp_path, None, check_progress, QuickDisk()).stateless == ()
     for path in tmp_path.rglob("*.state"):
         path.unlink()
-    assert "state of its producers" in verify(tmp_path, check_progress).problems[0]
+    assert "state of producers" in verify(tmp_path, check_progress).problems[0]
     assert repair(tmp_path, None, check_progress, QuickDisk()).stateless == (0,)
     async with running(tmp_path, clock, **options):
         pass
