@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from ropewalk.protocol.broky.frames import Body, Error, Hello, Pushed, Run, Subscribe, Subscribed, Welcome
-from ropewalk.protocol.broky.runs import decode, encode_run, payloads_of
+from ropewalk.protocol.broky.runs import decode, encode_run, split_payloads
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.broky.tables import encode
 from tests.server import Address
@@ -159,7 +159,7 @@ def one_by_one(run: Run) -> list[Run]:
         replace(
             run, count=1, sizes=(), payload=payload, offset=run.offset + index if run.offset else 0, ts_producer=(), uid=b""
         )
-        for index, payload in enumerate(payloads_of(run))
+        for index, payload in enumerate(split_payloads(run))
     ]
 
 

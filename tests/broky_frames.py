@@ -8,7 +8,7 @@ import flatbuffers
 from hypothesis import strategies as st
 
 from ropewalk.protocol.broky.frames import Body, Format, Run
-from ropewalk.protocol.broky.runs import encode_run, run_of
+from ropewalk.protocol.broky.runs import build_run, encode_run
 from ropewalk.protocol.broky.tables import encode
 from tests import broky_generated as generated
 
@@ -43,7 +43,7 @@ def runs(draw: st.DrawFn) -> Run:
     times = draw(st.just(()) | st.lists(st.integers(0, 2**64 - 1), min_size=count, max_size=count).map(tuple))
     uid = draw(st.just(b"") | st.binary(min_size=20 * count, max_size=20 * count))
     short = st.binary(max_size=20)
-    pushed = run_of(
+    pushed = build_run(
         draw(short), payloads, draw(st.integers(0, 2**32 - 1)), draw(st.sampled_from(Format)), draw(short), uid, times
     )
     offset, ts_broker = draw(st.integers(0, 2**64 - 1)), draw(st.integers(0, 2**64 - 1))
@@ -134,8 +134,8 @@ def damaged(seed: int, count: int) -> Iterator[bytes]:
     sound += [encode(_filled(kind, chance)) for kind in BODIES if kind is not Run]
     for size in (1, 2, 10):
         payloads = [chance.randbytes(chance.randrange(80)) for _ in range(size)]
-        run = run_of(b"key", payloads, 7, Format.BYTES, b"part", chance.randbytes(20 * size), tuple(range(size)))
-        sound += [encode_run(run)] * 6 + [encode_run(run_of(b"k", payloads))] * 6 + [encode(run), built(run)]
+        run = build_run(b"key", payloads, 7, Format.BYTES, b"part", chance.randbytes(20 * size), tuple(range(size)))
+        sound += [encode_run(run)] * 6 + [encode_run(build_run(b"k", payloads))] * 6 + [encode(run), built(run)]
     for _ in range(count):
         yield _damage(bytearray(chance.choice(sound)), chance)
 

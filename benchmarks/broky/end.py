@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from ropewalk.protocol.broky.frames import Body, Hello, Run, Subscribe, Subscribed, Welcome
-from ropewalk.protocol.broky.runs import decode, encode_run, run_of
+from ropewalk.protocol.broky.runs import build_run, decode, encode_run
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.broky.tables import encode
 
@@ -71,7 +71,7 @@ def encoded(body: Body) -> bytes:
 
 def encode_push(key: bytes, batch: int, payload: int, first: int = 0, ref: int = 0) -> bytes:
     """A run of messages that are numbered from `first`, each of `payload` bytes."""
-    return encode_run(run_of(key, payloads(first, batch, payload), ref))
+    return encode_run(build_run(key, payloads(first, batch, payload), ref))
 
 
 def payloads(first: int, count: int, payload: int) -> list[bytes]:

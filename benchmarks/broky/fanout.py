@@ -19,7 +19,7 @@ from benchmarks.served import Served as OverWebSocket
 from benchmarks.server import Address, Server
 from benchmarks.sizes import Sizes
 from ropewalk.protocol.broky.frames import Pushed, Run
-from ropewalk.protocol.broky.runs import decode, payloads_of
+from ropewalk.protocol.broky.runs import decode, split_payloads
 from ropewalk.protocol.broky.splitter import FrameSplitter
 
 BAR = Bar("ratio", ">=", 1.0)
@@ -78,7 +78,7 @@ class OverTcp:
 
     def _verify(self, found: Drained, count: int) -> None:
         runs = [decode(frame) for frame in FrameSplitter().feed(found.witness)]
-        messages = [message for run in runs if isinstance(run, Run) for message in payloads_of(run)]
+        messages = [message for run in runs if isinstance(run, Run) for message in split_payloads(run)]
         if messages != payloads(0, count, self._payload):
             raise AssertionError("a subscriber did not get every message once and in order")
         if found.differing:

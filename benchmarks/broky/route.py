@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from benchmarks.broky.end import TIMEOUT, End, encode_push, payloads
 from ropewalk.protocol.broky.frames import Ping, Pong, Run
-from ropewalk.protocol.broky.runs import payloads_of
+from ropewalk.protocol.broky.runs import split_payloads
 
 WINDOW = 512 * 1024
 """Bytes on their way at most: less than what may wait for a connection, and enough to keep any server busy."""
@@ -154,7 +154,7 @@ class Served(Route):
             run = self._subscribed.expect(Run)
             if run.key != key:
                 raise AssertionError(f"{run.key!r} was delivered without a push")
-            found += payloads_of(run)
+            found += split_payloads(run)
         if found != payloads(0, count, self._payload):
             raise AssertionError("a subscriber did not get every message once and in order")
 

@@ -27,7 +27,7 @@ from ropewalk.protocol.broky.frames import (
     Subscribed,
     Welcome,
 )
-from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
+from ropewalk.protocol.broky.runs import build_run, encode_run, split_payloads
 from ropewalk.protocol.broky.tables import encode
 from tests.broky_client import BrokyLink, Cut, positions
 from tests.clients.credentials import token
@@ -138,7 +138,7 @@ class RoamingBrokyClient:
 
     def _run(self, run: Run) -> None:
         stream, epoch = run.key.decode(), run.epoch.decode()
-        for offset, payload in enumerate(payloads_of(run), start=run.offset):
+        for offset, payload in enumerate(split_payloads(run), start=run.offset):
             position = Position(epoch, offset)
             name = json.loads(payload).split("|")[0]
             self._world.record.seen[self.name, stream].append(Message(position, name))
@@ -257,4 +257,4 @@ class BrokyClusterPublisher:
 def _run_of(ref: int, stream: str, publications: Sequence[Publication], filler: str, with_uid: bool) -> Run:
     payloads = [json.dumps(f"{each.name}|{filler}").encode() for each in publications]
     uid = b"".join(hashlib.sha1(each.name.encode()).digest() for each in publications) if with_uid else b""
-    return run_of(stream.encode(), payloads, ref, Format.JSON, uid=uid)
+    return build_run(stream.encode(), payloads, ref, Format.JSON, uid=uid)

@@ -10,7 +10,7 @@ import random
 import sys
 
 from ropewalk.protocol.broky.frames import Credit, Format, Hello, Ping, Subscribe, Unsubscribe, Welcome
-from ropewalk.protocol.broky.runs import encode_run, run_of
+from ropewalk.protocol.broky.runs import build_run, encode_run
 from ropewalk.protocol.broky.tables import encode
 from tests.broky_frames import damaged
 from tests.faults.hostile import (
@@ -71,10 +71,10 @@ async def pushes(server: Address) -> None:
     """Pushes that are tiny, invalid, all with the same ref, or without a ref, from producers that read the responses and from
     producers that do not."""
     runs = (
-        run_of(b"hostile/small", [b""], 1),
-        run_of(b"", [b""], 1),
-        run_of(b"hostile/json", [b"{" * 30], 1, Format.JSON),
-        run_of(b"k" * 600, [b""]),
+        build_run(b"hostile/small", [b""], 1),
+        build_run(b"", [b""], 1),
+        build_run(b"hostile/json", [b"{" * 30], 1, Format.JSON),
+        build_run(b"k" * 600, [b""]),
     )
 
     async def attack(number: int) -> None:
@@ -96,7 +96,7 @@ async def unread_runs(server: Address) -> None:
             await asyncio.sleep(STALL_SECONDS)
 
     async def push(number: int) -> None:
-        frame = encode_run(run_of((FIREHOSE, TICKER)[number].encode(), [LARGE], 1, Format.JSON))
+        frame = encode_run(build_run((FIREHOSE, TICKER)[number].encode(), [LARGE], 1, Format.JSON))
         async with connection(server, opening=HELLO) as link:
             await link.some()  # the Welcome, after which frames may be large
             for _ in range(PUSHES):
@@ -108,8 +108,8 @@ async def unread_runs(server: Address) -> None:
 
 async def frames_that_do_not_end(server: Address) -> None:
     """Frames of the maximum size without their last byte, and small ones byte by byte."""
-    frame = encode_run(run_of(b"hostile/never", [LARGEST], 1, Format.JSON))[:-1]
-    small = encode_run(run_of(b"hostile/small", [b""], 1))
+    frame = encode_run(build_run(b"hostile/never", [LARGEST], 1, Format.JSON))[:-1]
+    small = encode_run(build_run(b"hostile/small", [b""], 1))
 
     async def attack(number: int) -> None:
         async with connection(server, opening=HELLO) as link:

@@ -25,7 +25,7 @@ from ropewalk.protocol.broky.frames import (
     Subscribed,
     Welcome,
 )
-from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
+from ropewalk.protocol.broky.runs import build_run, encode_run, split_payloads
 from ropewalk.protocol.broky.tables import encode
 from tests.broky_client import BrokyLink, Cut, positions
 from tests.faults.storm import END, PAUSE, REQUESTS, STREAMS, StormRecord, as_text
@@ -112,7 +112,7 @@ class BrokyStormClient:
         assert stream in self._tips, f"{stream}: a message before the confirmation of the subscription"
         assert run.offset == len(received) + 1, f"{stream}: offset {run.offset} after {len(received)}"
         self._record.check_epoch(stream, run.epoch.decode())
-        for payload in payloads_of(run):
+        for payload in split_payloads(run):
             received.append(text_of(payload, run.format))
 
     async def _disconnect(self, link: BrokyLink) -> None:
@@ -175,7 +175,7 @@ class BrokyStormPublisher:
         format = self._chance.choice(tuple(Format))
         payloads = [self._payload(format) for _ in range(self._chance.choice((1, 1, 3, 8)))]
         uid = b"".join(hashlib.sha1(payload).digest() for payload in payloads) if with_uids else b""  # 20 bytes, as a KSUID
-        return run_of(stream.encode(), payloads, ref, format, uid=uid)
+        return build_run(stream.encode(), payloads, ref, format, uid=uid)
 
     def _payload(self, format: Format) -> bytes:
         self._written += 1
@@ -214,6 +214,6 @@ class BrokyStormPublisher:
                 answers |= positions(body)
         for run in runs:
             epoch, offset = answers[run.ref]
-            for place, payload in enumerate(payloads_of(run)):
+            for place, payload in enumerate(split_payloads(run)):
                 self._record.add(text_of(payload, run.format), run.key.decode(), epoch.decode(), offset + place)
         return answers

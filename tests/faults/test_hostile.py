@@ -21,7 +21,7 @@ from types import ModuleType
 import pytest
 
 from ropewalk.protocol.broky.frames import Pushed, Run
-from ropewalk.protocol.broky.runs import payloads_of, run_of
+from ropewalk.protocol.broky.runs import build_run, split_payloads
 from tests.broky_client import client
 from tests.cable import Cable, cable
 from tests.faults import hostile, hostile_broky
@@ -124,7 +124,7 @@ async def witness_delivery(server: RunningServer) -> AsyncIterator[list[int]]:
         async with client(server) as producer:
             while True:
                 number = len(pushed) + 1
-                producer.send(run_of(b"hostile/witness", [b"%d" % number], ref=number))
+                producer.send(build_run(b"hostile/witness", [b"%d" % number], ref=number))
                 answer = await producer.expect(Pushed)
                 assert (answer.refs, answer.offsets) == ((number,), (number,))
                 pushed.append(number)
@@ -141,7 +141,7 @@ async def witness_delivery(server: RunningServer) -> AsyncIterator[list[int]]:
             await pushing
         got: list[int] = []
         while len(got) < len(pushed):
-            got += map(int, payloads_of(await subscriber.expect(Run)))
+            got += map(int, split_payloads(await subscriber.expect(Run)))
         assert got[: len(pushed)] == pushed
 
 

@@ -20,7 +20,7 @@ from distribution.one_file import build, carried, modules_of
 from ropewalk import __version__
 from ropewalk.cli.main import COMMANDS
 from ropewalk.protocol.broky.frames import Format, Run
-from ropewalk.protocol.broky.runs import run_of
+from ropewalk.protocol.broky.runs import build_run
 from tests.broky_client import client
 from tests.cable import cable
 from tests.process_tree import is_running
@@ -128,7 +128,7 @@ async def test_server_delivers_messages_and_leaves_no_process_or_file_behind(mac
             await publish(server, "news", '{"n":1}')
             assert (await browser.expect("message"))["message"] == {"n": 1}
             assert (await subscriber.expect(Run)).payload == b'{"n":1}'
-            subscriber.send(run_of(b"news", [b'{"n":2}'], format=Format.JSON))
+            subscriber.send(build_run(b"news", [b'{"n":2}'], format=Format.JSON))
             assert (await browser.expect("message"))["message"] == {"n": 2}
         assert server.stop() == 0, server.log()
         wait_for(lambda: not any(map(is_running, processes)), "a process outlives the one that was started")

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.protocol.broky.frames import Format, Run
-from ropewalk.protocol.broky.ksuid import ksuid_of, ksuid_text
+from ropewalk.protocol.broky.ksuid import ksuid_text, parse_ksuid
 from ropewalk.protocol.broky.read_ahead import ReadAhead
 from ropewalk.protocol.broky.runs import decode, encode_run
 from ropewalk.protocol.broky.splitter import MAX_FRAME, FrameSplitter
 from ropewalk.protocol.broky.tables import encode, read
-from ropewalk.protocol.broky.texts import payload_of, text_of
-from ropewalk.protocol.stream_keys import MARK, key_of, name_of
+from ropewalk.protocol.broky.texts import decode_text, encode_text
+from ropewalk.protocol.stream_keys import MARK, decode_key, encode_key
 from tests.broky_frames import BODIES, built, records, runs, seen
 
 
@@ -79,7 +79,7 @@ def test_frames_are_read_ahead_in_any_fragmentation(frames: list[bytes], cuts: l
 
 @given(ksuid=st.binary(min_size=20, max_size=20))
 def test_ksuid_survives_its_text_form(ksuid: bytes) -> None:
-    assert ksuid_of(ksuid_text(ksuid)) == ksuid
+    assert parse_ksuid(ksuid_text(ksuid)) == ksuid
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -90,20 +90,20 @@ keys = st.binary(max_size=20) | hostile_names.map(str.encode)
 
 @given(keys=st.lists(keys, max_size=20, unique=True))
 def test_each_key_has_a_unique_name_and_survives_it(keys: list[bytes]) -> None:
-    names = [name_of(key) for key in keys]
+    names = [decode_key(key) for key in keys]
     assert len(set(names)) == len(keys)
-    assert [key_of(name) for name in names] == keys
+    assert [encode_key(name) for name in names] == keys
     assert [name.encode().decode() for name in names] == names
 
 
 @given(name=hostile_names)
 def test_name_belongs_to_at_most_one_key(name: str) -> None:
     try:
-        key = key_of(name)
+        key = encode_key(name)
     except ValueError:
         assert name.startswith(MARK)
     else:
-        assert name_of(key) == name
+        assert decode_key(key) == name
 
 
 values = st.recursive(
@@ -128,15 +128,15 @@ def json_texts(draw: st.DrawFn) -> bytes:
 
 @given(payload=st.binary(max_size=40))
 def test_bytes_survive_their_text_form(payload: bytes) -> None:
-    text = text_of(payload, Format.BYTES)
+    text = encode_text(payload, Format.BYTES)
     assert list(json.loads(text)) == ["$bytes"]
-    assert payload_of(text) == (payload, Format.BYTES)
+    assert decode_text(text) == (payload, Format.BYTES)
 
 
 @given(payload=json_texts())
 def test_json_survives_its_text_form_and_is_not_read_as_bytes(payload: bytes) -> None:
-    text = text_of(payload, Format.JSON)
-    assert payload_of(text) == (payload, Format.JSON)
+    text = encode_text(payload, Format.JSON)
+    assert decode_text(text) == (payload, Format.JSON)
     decoded = json.loads(text)
     assert decoded is not None
     if isinstance(decoded, dict) and list(decoded) in (["$bytes"], ["$json"]):
@@ -148,7 +148,7 @@ def test_json_survives_its_text_form_and_is_not_read_as_bytes(payload: bytes) ->
 
 @given(text=json_texts())
 def test_each_stored_text_has_a_payload(text: bytes) -> None:
-    payload, format = payload_of(text)
+    payload, format = decode_text(text)
     if format is Format.BYTES:
         assert list(json.loads(text)) == ["$bytes"]
     else:
@@ -161,21 +161,21 @@ def test_invalid_json_payload_is_refused(payload: bytes) -> None:
         json.loads(payload.decode())
     except ValueError:
         with pytest.raises(ValueError, match="not JSON"):
-            text_of(payload, Format.JSON)
+            encode_text(payload, Format.JSON)
 
 
 def test_deeply_nested_json_is_refused() -> None:
-    text_of(b"[" * 127 + b"]" * 127, Format.JSON)
+    encode_text(b"[" * 127 + b"]" * 127, Format.JSON)
     with pytest.raises(ValueError, match="deep"):
-        text_of(b"[" * 128 + b"]" * 128, Format.JSON)
+        encode_text(b"[" * 128 + b"]" * 128, Format.JSON)
 
 
 @pytest.mark.parametrize(
     "text", [b'{"$bytes":5}', b'{"$bytes":"a"}', b'{"$bytes":"aB=="}', b'{"$bytes":"aGk=","a":1}', b'{"$json":{"a":1}}']
 )
 def test_invalid_tagged_form_is_ordinary_json(text: bytes) -> None:
-    assert payload_of(text) == (text, Format.JSON)
+    assert decode_text(text) == (text, Format.JSON)
 
 
 def test_tagged_bytes_may_have_spaces() -> None:
-    assert payload_of(b'{ "$bytes": "aGk=" }') == (b"hi", Format.BYTES)
+    assert decode_text(b'{ "$bytes": "aGk=" }') == (b"hi", Format.BYTES)

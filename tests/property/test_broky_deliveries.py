@@ -9,15 +9,15 @@ from ropewalk.model.messages import MessageFields, Registered
 from ropewalk.protocol.broky.codec import MESSAGES
 from ropewalk.protocol.broky.frames import Format, Run
 from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_text
-from ropewalk.protocol.broky.runs import decode, payloads_of
+from ropewalk.protocol.broky.runs import decode, split_payloads
 from ropewalk.protocol.broky.splitter import FrameSplitter
-from ropewalk.protocol.broky.texts import payload_of, text_of
-from ropewalk.protocol.stream_keys import key_of, name_of
+from ropewalk.protocol.broky.texts import decode_text, encode_text
+from ropewalk.protocol.stream_keys import decode_key, encode_key
 from tests.broky_frames import seen
 
 uids = st.just("") | st.binary(min_size=KSUID_BYTES, max_size=KSUID_BYTES).map(ksuid_text)
 times = st.just(0) | st.integers(0, 2**64 - 1)
-payloads = st.sampled_from([b"1", b'{"a":1}', text_of(b"\xff", Format.BYTES), text_of(b"", Format.BYTES)])
+payloads = st.sampled_from([b"1", b'{"a":1}', encode_text(b"\xff", Format.BYTES), encode_text(b"", Format.BYTES)])
 
 MessageColumns = tuple[bytes, Format, bytes, int, bytes]
 
@@ -25,7 +25,7 @@ MessageColumns = tuple[bytes, Format, bytes, int, bytes]
 @st.composite
 def histories(draw: st.DrawFn) -> list[Registered]:
     """Messages of one stream, registered in groups."""
-    partition = draw(st.sampled_from(["", "part", name_of(b"\xfe")]))
+    partition = draw(st.sampled_from(["", "part", decode_key(b"\xfe")]))
     found: list[Registered] = []
     for _ in range(draw(st.integers(1, 12))):
         uid, time = draw(uids), draw(times)
@@ -36,13 +36,13 @@ def histories(draw: st.DrawFn) -> list[Registered]:
 
 
 def expected(message: Registered) -> MessageColumns:
-    payload, format = payload_of(message.payload)
+    payload, format = decode_text(message.payload)
     fields = message.fields or MessageFields()
     number = 0
     for digit in fields.uid:  # independent of the code under test
         number = number * 62 + "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz".index(digit)
     uid = number.to_bytes(KSUID_BYTES) if fields.uid else b""
-    return payload, format, uid, fields.ts_producer, key_of(fields.partition_key)
+    return payload, format, uid, fields.ts_producer, encode_key(fields.partition_key)
 
 
 def columns_of(run: Run) -> list[MessageColumns]:
@@ -50,7 +50,7 @@ def columns_of(run: Run) -> list[MessageColumns]:
     times = run.ts_producer or (0,) * run.count
     return [
         (payload, run.format, uid, time, run.key_partition)
-        for payload, uid, time in zip(payloads_of(run), uids, times, strict=True)
+        for payload, uid, time in zip(split_payloads(run), uids, times, strict=True)
     ]
 
 

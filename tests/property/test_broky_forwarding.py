@@ -14,7 +14,7 @@ from ropewalk.engine.broker import EVERYTHING
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun
 from ropewalk.protocol.broky.frames import Format, Run
-from ropewalk.protocol.broky.runs import decode, encode_run, payloads_of, run_of
+from ropewalk.protocol.broky.runs import build_run, decode, encode_run, split_payloads
 from ropewalk.protocol.publications import PublicationLimits
 from tests.broky_frames import built, damaged
 from tests.property.cpp_verifier import build_verifier
@@ -119,10 +119,10 @@ def test_runs_without_listeners_are_counted_unless_they_need_an_answer() -> None
     data = b"".join(
         encode_run(run)
         for run in (
-            run_of(b"unheard", [b"1", b"2"]),
-            run_of(b"heard", [b"3"]),
-            run_of(b"unheard", [b"4"], ref=9),
-            run_of(b"heard", [b"5", b"6", b"7"], ref=10),
+            build_run(b"unheard", [b"1", b"2"]),
+            build_run(b"heard", [b"3"]),
+            build_run(b"unheard", [b"4"], ref=9),
+            build_run(b"heard", [b"5", b"6", b"7"], ref=10),
         )
     )
     assert runs.take(data, 0, LIMIT, LIMIT) == len(data)
@@ -137,7 +137,7 @@ def test_runs_without_listeners_are_counted_unless_they_need_an_answer() -> None
 def test_answer_without_positions_equals_the_general_encoder(count: int) -> None:
     publisher = Recorder()
     runs = make_runs(publisher)
-    data = b"".join(encode_run(run_of(b"k", [b"x"], ref=number + 1)) for number in range(count))
+    data = b"".join(encode_run(build_run(b"k", [b"x"], ref=number + 1)) for number in range(count))
     assert runs.take(data, 0, LIMIT, LIMIT) == len(data)
     answer = decode(encoded_answer(runs))
     assert answer.refs == tuple(range(1, count + 1))  # type: ignore[union-attr]
@@ -148,13 +148,13 @@ def test_answer_without_positions_equals_the_general_encoder(count: int) -> None
 @pytest.mark.parametrize(
     "run",
     [
-        run_of(b"", [b"x"]),
-        run_of(b"k" * 10_000, [b"x"]),
-        run_of(b"k", [b"x"] * 6),
-        run_of(b"k", [bytes(1_000_000)]),
-        run_of(b"k", [b"x"], key_partition=b"p" * 10_000),
-        run_of(b"k", [b"{}"], format=Format.JSON),
-        replace(run_of(b"k", [b"x"]), epoch=b"e"),
+        build_run(b"", [b"x"]),
+        build_run(b"k" * 10_000, [b"x"]),
+        build_run(b"k", [b"x"] * 6),
+        build_run(b"k", [bytes(1_000_000)]),
+        build_run(b"k", [b"x"], key_partition=b"p" * 10_000),
+        build_run(b"k", [b"{}"], format=Format.JSON),
+        replace(build_run(b"k", [b"x"]), epoch=b"e"),
     ],
 )
 def test_runs_that_need_full_decoding_are_not_taken(run: Run) -> None:
@@ -163,9 +163,9 @@ def test_runs_that_need_full_decoding_are_not_taken(run: Run) -> None:
 
 
 def test_run_of_another_layout_is_rebuilt() -> None:
-    pushed = run_of(b"key", [b"one", b"two"], 7, Format.BYTES, b"part", bytes(40), (1, 2))
+    pushed = build_run(b"key", [b"one", b"two"], 7, Format.BYTES, b"part", bytes(40), (1, 2))
     (forwarded,) = forward(built(pushed))
     body = decode(forwarded.frame)
     assert isinstance(body, Run)
-    assert payloads_of(body) == [b"one", b"two"]
+    assert split_payloads(body) == [b"one", b"two"]
     assert forwarded.frame == encode_run(replace(pushed, ref=0, ts_broker=int(NOW * 1_000_000)))

@@ -11,7 +11,7 @@ import pytest
 
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.protocol.broky.frames import Run
-from ropewalk.protocol.broky.runs import decode, encode_run, payloads_of
+from ropewalk.protocol.broky.runs import decode, encode_run, split_payloads
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from tests.broky_frames import damaged
 from tests.property.cpp_verifier import build_verifier
@@ -38,7 +38,7 @@ def test_damaged_frame_is_decoded_or_refused_without_leaking_memory() -> None:
                 continue
             read += 1
             if isinstance(body, Run):
-                assert sum(map(len, payloads_of(body))) == len(body.payload) < len(frame)
+                assert sum(map(len, split_payloads(body))) == len(body.payload) < len(frame)
                 assert decode(encode_run(body)) == body
         gc.collect()
         after, peak = tracemalloc.get_traced_memory()

@@ -24,7 +24,7 @@ from ropewalk.model.messages import Registered as Kept
 from ropewalk.model.rules import StreamRules
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.frames import Body, Reason, Run
-from ropewalk.protocol.broky.runs import decode, encode_run, run_of
+from ropewalk.protocol.broky.runs import build_run, decode, encode_run
 from ropewalk.protocol.broky.tables import encode
 
 KEYS = (b"a", b"b")
@@ -120,7 +120,7 @@ class Server:
     def _send(self, messages: list[Kept]) -> None:
         for first in range(0, len(messages), self._longest):
             some = messages[first : first + self._longest]
-            run = run_of(some[0].stream.encode(), [message.payload for message in some])
+            run = build_run(some[0].stream.encode(), [message.payload for message in some])
             at, epoch = some[0].offset, some[0].epoch.encode()
             self.to_client.append(Run(0, run.count, at, 0, run.key, b"", run.sizes, (), b"", epoch, run.payload))
 
@@ -168,7 +168,7 @@ class World:
         ref = self.state.calls.next_ref()
         uid = ref.to_bytes(20)
         self.pushed.append(uid)
-        self.apply(self.state.calls.push(ref, encode_run(run_of(b"a", [uid], ref, uid=uid))))
+        self.apply(self.state.calls.push(ref, encode_run(build_run(b"a", [uid], ref, uid=uid))))
 
     def leave_and_return(self, key: bytes) -> None:
         """Unsubscribe, then subscribe from the last position."""

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 
 from ropewalk.protocol.broky.frames import Format, Pushed, Reason, Refused, Run, Subscribe, Subscribed
-from ropewalk.protocol.broky.runs import payloads_of, run_of
+from ropewalk.protocol.broky.runs import build_run, split_payloads
 from tests.broky_client import client
 from tests.cable import cable
 from tests.ring.ring import Ring, running_ring
@@ -41,14 +41,16 @@ async def _push_and_receive(producer: RunningServer, nodes: list[RunningServer])
             subscriber.send(*(Subscribe(ref, key) for ref, key in enumerate(KEYS, 1)))
             await subscriber.some(Subscribed, len(KEYS))
         numbers = range(1, MESSAGES + 1)
-        pushing.send(*(run_of(KEYS[number % len(KEYS)], [b"%d" % number], number, key_partition=b"room") for number in numbers))
+        pushing.send(
+            *(build_run(KEYS[number % len(KEYS)], [b"%d" % number], number, key_partition=b"room") for number in numbers)
+        )
         answered: list[int] = []
         while len(answered) < MESSAGES:
             answered += (await pushing.expect(Pushed)).refs
         for subscriber in subscribers:
             received: list[int] = []
             while len(received) < MESSAGES:
-                received += map(int, payloads_of(await subscriber.expect(Run)))
+                received += map(int, split_payloads(await subscriber.expect(Run)))
             assert received == [*numbers]
 
 
@@ -57,15 +59,17 @@ async def test_partition_key_that_is_not_in_the_name_is_refused(ring: Ring) -> N
     node = ring.nodes["a"]
     async with client(node) as producer, client(node) as subscriber:
         await subscriber.subscribe(b"lone")
-        producer.send(run_of(b"lone", [b"1"], 1, key_partition=b"room"))
+        producer.send(build_run(b"lone", [b"1"], 1, key_partition=b"room"))
         refused = await producer.expect(Refused)
         assert (refused.ref, refused.reason) == (1, Reason.PARTITION_CHANGED)
         assert "'{room}/lone'" in refused.text
-        producer.send(run_of(b"lone", [b"2"], 2, key_partition=b"lone"), run_of(b"{room}/x", [b"3"], 3, key_partition=b"room"))
+        producer.send(
+            build_run(b"lone", [b"2"], 2, key_partition=b"lone"), build_run(b"{room}/x", [b"3"], 3, key_partition=b"room")
+        )
         answers = [await producer.expect(Pushed)]
         while sum(len(answer.refs) for answer in answers) < 2:
             answers.append(await producer.expect(Pushed))
-        assert payloads_of(await subscriber.expect(Run)) == [b"2"]
+        assert split_payloads(await subscriber.expect(Run)) == [b"2"]
     body = [{"stream": "fine", "data": "1"}, {"stream": "lone", "data": "1", "partition_key": "room"}]
     async with aiohttp.ClientSession() as http, http.post(f"{node.url}/_broadcast", json=body) as response:
         assert response.status == 409

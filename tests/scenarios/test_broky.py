@@ -27,7 +27,7 @@ from ropewalk.protocol.broky.frames import (
     Welcome,
 )
 from ropewalk.protocol.broky.ksuid import new_ksuid
-from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
+from ropewalk.protocol.broky.runs import build_run, encode_run, split_payloads
 from ropewalk.protocol.broky.tables import encode
 from tests.broky_client import BrokyClient, answered_refs, client, new_key, one_by_one, stranger
 from tests.broky_frames import damaged
@@ -64,7 +64,7 @@ async def broky(any_server: RunningServer) -> AsyncIterator[BrokyClient]:
 async def test_push_is_answered_with_the_position_of_its_delivery(broky: BrokyClient) -> None:
     stream = new_key()
     begun = await broky.subscribe(stream)
-    broky.send(run_of(stream, [b"\x00one", b"two"], ref=7))
+    broky.send(build_run(stream, [b"\x00one", b"two"], ref=7))
     got = {type(body): body for body in [await broky.receive(), await broky.receive()]}
     assert set(got) == {Pushed, Run}
     pushed = got[Pushed]
@@ -72,14 +72,19 @@ async def test_push_is_answered_with_the_position_of_its_delivery(broky: BrokyCl
     assert (pushed.refs, pushed.offsets) == ((7,), (begun.offset + 1,))
     run = got[Run]
     assert isinstance(run, Run)  # what was pushed together is delivered together
-    assert (run.key, payloads_of(run), run.offset, run.format) == (stream, [b"\x00one", b"two"], begun.offset + 1, Format.BYTES)
+    assert (run.key, split_payloads(run), run.offset, run.format) == (
+        stream,
+        [b"\x00one", b"two"],
+        begun.offset + 1,
+        Format.BYTES,
+    )
     assert pushed.epochs == len(run.epoch).to_bytes() + run.epoch
     assert abs(run.ts_broker / 1e6 - time.time()) < 60
 
 
 async def test_push_without_a_ref_gets_no_answer_and_a_pong_follows_the_answers_before_it(broky: BrokyClient) -> None:
     stream = new_key()
-    broky.send(run_of(stream, [b"silent"]), run_of(stream, [b"x"], ref=1), run_of(stream, [b"y"], ref=2), Ping(9))
+    broky.send(build_run(stream, [b"silent"]), build_run(stream, [b"x"], ref=1), build_run(stream, [b"y"], ref=2), Ping(9))
     answers, pong = await broky.until(Pong)
     offsets = [offset for body in answers if isinstance(body, Pushed) for offset in body.offsets]
     assert (answered_refs(answers), offsets, pong.ref) == ([1, 2], [2, 3], 9)
@@ -97,19 +102,19 @@ async def test_unsubscribe_stops_deliveries(broky: BrokyClient, any_server: Runn
 
 async def test_subscription_with_a_position_replays_later_messages_and_continues_live(broky: BrokyClient) -> None:
     stream = new_key()
-    broky.send(run_of(stream, [b"1", b"2", b"3", b"4"], ref=1))
+    broky.send(build_run(stream, [b"1", b"2", b"3", b"4"], ref=1))
     epoch = (await broky.expect(Pushed)).epochs[1:]
     subscribed = await broky.subscribe(stream, epoch, 2)
     assert (subscribed.epoch, subscribed.offset) == (epoch, 4)
     assert [(run.payload, run.offset) for run in await broky.messages(2)] == [(b"3", 3), (b"4", 4)]
-    broky.send(run_of(stream, [b"5"]))
+    broky.send(build_run(stream, [b"5"]))
     live = await broky.expect(Run)
     assert (live.payload, live.offset, live.epoch) == (b"5", 5, epoch)
 
 
 async def test_subscription_at_a_lost_position_gets_a_gap_and_the_kept_messages(broky: BrokyClient) -> None:
     stream = new_key()
-    broky.send(run_of(stream, [b"%d" % number for number in range(1, 9)], ref=1))
+    broky.send(build_run(stream, [b"%d" % number for number in range(1, 9)], ref=1))
     epoch = (await broky.expect(Pushed)).epochs[1:]
     for asked, offset, reason, last, following in (
         (epoch, 1, Reason.TRIMMED, 3, 5),
@@ -125,7 +130,7 @@ async def test_subscription_at_a_lost_position_gets_a_gap_and_the_kept_messages(
 
 async def test_subscription_with_history_replays_all_kept_messages(broky: BrokyClient) -> None:
     stream = new_key()
-    broky.send(run_of(stream, [b"1", b"2", b"3"], ref=1))
+    broky.send(build_run(stream, [b"1", b"2", b"3"], ref=1))
     await broky.expect(Pushed)
     assert (await broky.subscribe(stream, history=True)).offset == 3
     assert [run.payload for run in await broky.messages(3)] == [b"1", b"2", b"3"]
@@ -134,12 +139,12 @@ async def test_subscription_with_history_replays_all_kept_messages(broky: BrokyC
 async def test_subscription_during_pushes_misses_and_repeats_no_message(any_server: RunningServer) -> None:
     stream = new_key()
     async with client(any_server) as producer, client(any_server) as subscriber:
-        producer.send(run_of(stream, [b"0"], ref=1))
+        producer.send(build_run(stream, [b"0"], ref=1))
         epoch = (await producer.expect(Pushed)).epochs[1:]
 
         async def push() -> None:
             for number in range(1, 300):
-                producer.send(run_of(stream, [b"%d" % number], ref=number))
+                producer.send(build_run(stream, [b"%d" % number], ref=number))
                 if number % 4 == 0:
                     await asyncio.sleep(0)
 
@@ -161,19 +166,19 @@ async def test_subscription_during_pushes_misses_and_repeats_no_message(any_serv
 
 async def test_repeated_uid_gets_the_first_position(broky: BrokyClient) -> None:
     stream, uid = new_key(), new_ksuid(time.time())
-    broky.send(run_of(stream, [b"once"], ref=1, uid=uid))
+    broky.send(build_run(stream, [b"once"], ref=1, uid=uid))
     first = await broky.expect(Pushed)
-    broky.send(run_of(stream, [b"once"], ref=2, uid=uid))
+    broky.send(build_run(stream, [b"once"], ref=2, uid=uid))
     again = await broky.expect(Pushed)
     assert (again.refs, again.offsets, again.epochs) == ((2,), first.offsets, first.epochs)
 
 
 async def test_changed_partition_key_is_refused_and_the_connection_stays(broky: BrokyClient) -> None:
     stream = new_key()
-    broky.send(run_of(stream, [b"1"], ref=1, key_partition=b"\xff"))
+    broky.send(build_run(stream, [b"1"], ref=1, key_partition=b"\xff"))
     await broky.expect(Pushed)
-    other = run_of(stream, [b"2"], ref=2, key_partition=b"other")
-    broky.send(other, run_of(stream, [b"3"], ref=3))
+    other = build_run(stream, [b"2"], ref=2, key_partition=b"other")
+    broky.send(other, build_run(stream, [b"3"], ref=3))
     answers = {type(body): body for body in (await broky.receive(), await broky.receive())}
     refused = answers[Refused]
     assert isinstance(refused, Refused)
@@ -185,15 +190,15 @@ async def test_changed_partition_key_is_refused_and_the_connection_stays(broky: 
 
 async def test_run_with_invalid_json_is_refused_as_a_whole_with_the_index(broky: BrokyClient) -> None:
     stream = new_key()
-    broky.send(run_of(stream, [b"1", b"{", b"3"], ref=5, format=Format.JSON))
+    broky.send(build_run(stream, [b"1", b"{", b"3"], ref=5, format=Format.JSON))
     refused = await broky.expect(Refused)
     assert (refused.ref, refused.index, refused.reason) == (5, 1, Reason.MALFORMED)
-    broky.send(run_of(stream, [b"1"], ref=6, format=Format.JSON))
+    broky.send(build_run(stream, [b"1"], ref=6, format=Format.JSON))
     assert (await broky.expect(Pushed)).offsets == (1,)
 
 
 async def test_run_beyond_the_limits_is_refused(broky: BrokyClient) -> None:
-    broky.send(run_of(b"", [b"x"], 1), run_of(b"k" * 600, [b"x"], 2), run_of(b"k", [b""] * 1001, 3))
+    broky.send(build_run(b"", [b"x"], 1), build_run(b"k" * 600, [b"x"], 2), build_run(b"k", [b""] * 1001, 3))
     refused = await broky.some(Refused, 3)
     assert [(each.ref, each.reason) for each in refused] == [(ref, Reason.MALFORMED) for ref in (1, 2, 3)]
 
@@ -206,12 +211,12 @@ async def test_broky_websocket_and_http_clients_share_a_stream(any_server: Runni
     async with client(any_server) as broky, cable(any_server) as browser:
         await browser.subscribe(stream)
         begun = await broky.subscribe(stream.encode())
-        broky.send(run_of(stream.encode(), [b"\x00\xff"]))
+        broky.send(build_run(stream.encode(), [b"\x00\xff"]))
         assert (await broky.expect(Run)).offset == begun.offset + 1
         first = await browser.expect("message")
         assert first["message"] == {"$bytes": base64.b64encode(b"\x00\xff").decode()}
         texts = [b' {"a": 1.0e3}', b"null", b'{"$bytes":"aGk="}', b'{"$json":null}']
-        broky.send(run_of(stream.encode(), texts, format=Format.JSON))
+        broky.send(build_run(stream.encode(), texts, format=Format.JSON))
         delivered = await broky.messages(4)
         assert [(run.payload, run.format) for run in delivered] == [(text, Format.JSON) for text in texts]
         shown = [(await browser.expect("message"))["message"] for _ in texts]
@@ -252,10 +257,10 @@ async def test_token_may_subscribe_to_signed_names_only_and_may_not_push(guarded
         subscriber.send(Subscribe(4, stream.encode()))
         refused = await subscriber.expect(Refused)
         assert (refused.ref, refused.reason) == (4, Reason.FORBIDDEN)
-        subscriber.send(run_of(stream.encode(), [b"x"], ref=5))
+        subscriber.send(build_run(stream.encode(), [b"x"], ref=5))
         refused = await subscriber.expect(Refused)
         assert (refused.ref, refused.reason) == (5, Reason.FORBIDDEN)
-        producer.send(run_of(stream.encode(), [b"1", b"2"], ref=6))
+        producer.send(build_run(stream.encode(), [b"1", b"2"], ref=6))
         epoch = (await producer.expect(Pushed)).epochs[1:]
         await subscriber.subscribe(signed(stream).encode(), epoch, 1)
         run = await subscriber.expect(Run)
@@ -277,7 +282,7 @@ async def test_unknown_version_is_refused(server: RunningServer) -> None:
 
 async def test_broky_over_tls(tls_server: RunningServer) -> None:
     async with client(tls_server, tls=trusting_context()) as broky:
-        broky.send(run_of(new_key(), [b"x"], ref=1))
+        broky.send(build_run(new_key(), [b"x"], ref=1))
         assert (await broky.expect(Pushed)).offsets == (1,)
 
 
@@ -290,7 +295,7 @@ async def test_tcp_port_opens_a_second_listener(workers: str) -> None:
         assert f'addresses="{server.url} {second}"' in server.log()
         async with client(Address(second)) as here, client(server) as there:
             await there.subscribe(b"k")
-            here.send(run_of(b"k", [b"x"]))
+            here.send(build_run(b"k", [b"x"]))
             assert (await there.expect(Run)).payload == b"x"
 
 
@@ -343,7 +348,7 @@ async def test_deliveries_come_before_the_error_and_none_after_it(server: Runnin
     stream = new_key()
     async with client(server) as broky:
         await broky.subscribe(stream)
-        broky.writer.write(encode_run(run_of(stream, [b"1", b"2"])) + bytes(4))
+        broky.writer.write(encode_run(build_run(stream, [b"1", b"2"])) + bytes(4))
         assert [run.payload for run in await broky.messages(2)] == [b"1", b"2"]
         assert (await broky.ended()).reason is Reason.MALFORMED
     assert "delivery failed" not in server.log()
@@ -370,7 +375,7 @@ async def test_damaged_frames_do_not_affect_other_clients(server: RunningServer)
                 hostile.writer.write(frame)
                 hostile.writer.write_eof()
                 await hostile.rest()
-        witness.send(run_of(stream, [b"still here"]))
+        witness.send(build_run(stream, [b"still here"]))
         assert (await witness.expect(Run)).payload == b"still here"
 
 
@@ -386,6 +391,6 @@ async def test_subscriber_that_does_not_read_is_closed_and_the_producer_is_not_d
             await slow.subscribe(b"k")
             slow.pause_reading()
             for number in range(1, 400):
-                producer.send(run_of(b"k", [bytes(100_000)], ref=number))
+                producer.send(build_run(b"k", [bytes(100_000)], ref=number))
                 assert (await producer.expect(Pushed)).refs == (number,)
             assert (await metrics(server))["refusals_total{outbox_full}"] == 1

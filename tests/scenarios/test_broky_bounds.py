@@ -31,7 +31,7 @@ from ropewalk.protocol.broky.frames import (
     Unsubscribe,
     Welcome,
 )
-from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
+from ropewalk.protocol.broky.runs import build_run, encode_run, split_payloads
 from ropewalk.protocol.broky.tables import encode
 from tests.broky_client import BrokyClient, answered_refs, client, close, new_key, one_by_one, stranger
 from tests.cable import Cable, cable
@@ -72,7 +72,7 @@ async def offsets(broky: BrokyClient, count: int) -> list[int]:
 async def test_repeated_subscription_is_answered_under_its_own_ref(server: RunningServer) -> None:
     stream = new_key()
     async with client(server) as broky:
-        broky.send(run_of(stream, [b"1", b"2", b"3"], ref=9))
+        broky.send(build_run(stream, [b"1", b"2", b"3"], ref=9))
         epoch = (await broky.expect(Pushed)).epochs[1:]
         asked = (Subscribe(2, stream, history=True), Subscribe(3, stream, epoch=epoch, offset=1))
         broky.send(Subscribe(1, stream), *asked, Ping(4))
@@ -88,7 +88,7 @@ async def test_repeated_subscription_is_answered_under_its_own_ref(server: Runni
 async def test_repeated_ref_is_answered_again(server: RunningServer) -> None:
     stream = new_key()
     async with client(server) as broky:
-        broky.send(*[run_of(stream, [b"%d" % number], ref=7) for number in range(1, 4)], Ping(7))
+        broky.send(*[build_run(stream, [b"%d" % number], ref=7) for number in range(1, 4)], Ping(7))
         answers, _ = await broky.until(Pong)
         assert answered_refs(answers) == [7, 7, 7]
         assert [offset for answer in answers if isinstance(answer, Pushed) for offset in answer.offsets] == [1, 2, 3]
@@ -96,7 +96,7 @@ async def test_repeated_ref_is_answered_again(server: RunningServer) -> None:
 
 async def test_conversation_in_single_bytes_is_answered(server: RunningServer) -> None:
     stream = new_key()
-    frames = [encode(Hello()), encode(Subscribe(1, stream)), encode_run(run_of(stream, [b"x"], ref=2)), encode(Ping(3))]
+    frames = [encode(Hello()), encode(Subscribe(1, stream)), encode_run(build_run(stream, [b"x"], ref=2)), encode(Ping(3))]
     async with stranger(server) as broky:
         for byte in b"".join(frames):
             broky.writer.write(bytes([byte]))
@@ -112,7 +112,7 @@ async def test_pushes_before_the_end_of_a_half_closed_connection_are_answered(se
     for runs in (1, 2500):
         stream = new_key()
         async with client(server) as broky:
-            broky.send(*[run_of(stream, [b"x"], ref=ref) for ref in range(1, runs + 1)])
+            broky.send(*[build_run(stream, [b"x"], ref=ref) for ref in range(1, runs + 1)])
             broky.writer.write_eof()
             assert answered_refs(await broky.rest()) == list(range(1, runs + 1))
 
@@ -132,7 +132,7 @@ async def test_connection_beyond_max_conn_is_refused_over_every_protocol() -> No
                 await Cable.connect(running.cable)
             assert (await metrics(running))["refusals_total{connections}"] == 2
             await subscriber.subscribe(b"k")
-            producer.send(run_of(b"k", [b"x"]))
+            producer.send(build_run(b"k", [b"x"]))
             assert (await subscriber.expect(Run)).payload == b"x"
         await metrics_when(running, lambda now: now["connections"] == 0 and now["connections_closed_total"] == 3)
         async with client(running):
@@ -142,7 +142,7 @@ async def test_connection_beyond_max_conn_is_refused_over_every_protocol() -> No
 async def test_long_names_and_too_many_subscriptions_are_refused_and_counted() -> None:
     with running_server("--public", "--max_stream_name", "20", "--tcp_max_subscriptions", "2") as running:
         async with client(running) as broky:
-            broky.send(run_of(b"k" * 21, [b"x"], ref=1), run_of(b"k" * 20, [b"x"], ref=2))
+            broky.send(build_run(b"k" * 21, [b"x"], ref=1), build_run(b"k" * 20, [b"x"], ref=2))
             answers = {type(body): body for body in (await broky.receive(), await broky.receive())}
             assert set(answers) == {Refused, Pushed}
             keys = (b"k" * 21, b"k" * 20, b"b", b"c", b"b")
@@ -178,7 +178,7 @@ async def test_commands_beyond_the_rate_are_delayed_and_a_long_backlog_ends_the_
         assert 0 < len(pongs) < 999
         assert {type(pong) for pong in pongs} == {Pong}
         assert (await metrics(running))["refusals_total{backlog}"] == before + 1
-        patient.send(*[run_of(keys[0], [b"x"], ref=ref) for ref in range(1, 1000)])  # pushes are not commands
+        patient.send(*[build_run(keys[0], [b"x"], ref=ref) for ref in range(1, 1000)])  # pushes are not commands
         delivered = 0
         while delivered < 999:
             body = await patient.receive()
@@ -236,11 +236,11 @@ def peak_memory(server: RunningServer) -> int:
 @pytest.mark.parametrize("token", ["", PUBLISHING], ids=["sessions", "producers"])
 async def test_producers_that_do_not_read_their_answers_are_closed_within_a_memory_limit(token: str) -> None:
     """Every push is refused, which is the longest answer that it can have."""
-    flood = encode_run(run_of(b"", [b""], ref=1)) * 2000
+    flood = encode_run(build_run(b"", [b""], ref=1)) * 2000
     access = ("--secret", SECRET) if token else ("--public",)
     with running_server(*access, "--ws_write_timeout", "2s") as running:
         async with client(running, token) as neighbour:
-            neighbour.send(run_of(b"k", [b"x"], ref=1))
+            neighbour.send(build_run(b"k", [b"x"], ref=1))
             assert (await neighbour.expect(Pushed)).refs == (1,)
             before = peak_memory(running)
 
@@ -258,7 +258,7 @@ async def test_producers_that_do_not_read_their_answers_are_closed_within_a_memo
             async with asyncio.timeout(TIMEOUT):
                 await asyncio.gather(*map(attack, range(SILENT_READERS)))
             assert peak_memory(running) - before < MAX_GROWTH_BYTES
-            neighbour.send(run_of(b"k", [b"x"], ref=2))
+            neighbour.send(build_run(b"k", [b"x"], ref=2))
             assert (await neighbour.expect(Pushed)).refs == (2,)
             found = await metrics_when(running, lambda now: now["connections"] == 1)
             assert found["refusals_total{write_timeout}"] == SILENT_READERS
@@ -274,7 +274,7 @@ async def test_slow_subscriber_of_a_dropping_stream_gets_gaps_and_the_newest_mes
             begun = await slow.subscribe(b"ticker")
             slow.pause_reading()
             for number in range(1, MANY + 1):
-                producer.send(run_of(b"ticker", [LARGE], ref=number))
+                producer.send(build_run(b"ticker", [LARGE], ref=number))
                 assert (await producer.expect(Pushed)).refs == (number,)
             slow.resume_reading()
             at, gaps = begun.offset, 0
@@ -327,7 +327,7 @@ async def test_subscriber_that_pauses_gets_every_message_and_answer_in_order(str
                 if number % each == each / 2:
                     slow.resume_reading()
                 for stream in streams:
-                    producer.send(run_of(stream, [payload], ref=1))
+                    producer.send(build_run(stream, [payload], ref=1))
                     await producer.expect(Pushed)
                 if number % 10 == 0:
                     slow.send(Ping(number))
@@ -339,7 +339,7 @@ async def test_subscriber_that_pauses_gets_every_message_and_answer_in_order(str
             await close(slow.writer)
     for runs in got.values():
         assert [run.offset for run in runs] == list(range(1, len(expected) + 1))
-        assert [payloads_of(run)[0] for run in runs] == expected
+        assert [split_payloads(run)[0] for run in runs] == expected
     assert answered == sorted(answered)
 
 
@@ -368,5 +368,5 @@ async def test_garbage_inside_tls_ends_the_connection_and_does_not_affect_other_
     async with client(tls_server, tls=context) as neighbour:
         await neighbour.subscribe(stream)
         await asyncio.gather(*(asyncio.to_thread(spoil, tls_server.port) for _ in range(5)))
-        neighbour.send(run_of(stream, [b"x"]))
+        neighbour.send(build_run(stream, [b"x"]))
         assert (await neighbour.expect(Run)).payload == b"x"

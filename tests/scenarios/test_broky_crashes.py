@@ -7,7 +7,7 @@ import pytest
 
 from ropewalk.protocol.broky.frames import Gap, Ping, Pong, Pushed, Reason, Run, Subscribe, Subscribed
 from ropewalk.protocol.broky.ksuid import new_ksuid
-from ropewalk.protocol.broky.runs import payloads_of, run_of
+from ropewalk.protocol.broky.runs import build_run, split_payloads
 from tests.broky_client import BrokyClient, client
 from tests.server import running_server
 
@@ -21,7 +21,7 @@ async def messages(broky: BrokyClient) -> list[tuple[int, bytes]]:
     found: list[tuple[int, bytes]] = []
     while not isinstance(body := await broky.receive(), Pong):
         assert isinstance(body, Run), body
-        found += enumerate(payloads_of(body), start=body.offset)
+        found += enumerate(split_payloads(body), start=body.offset)
     return found
 
 
@@ -31,14 +31,14 @@ async def test_crash_with_a_journal_keeps_the_epoch_and_the_position_of_a_uid(tm
     uids = b"".join(new_ksuid(time.time()) for _ in range(3))
     with running_server(*flags) as server:
         async with client(server) as broky:
-            broky.send(run_of(KEY, [b"1", b"2", b"3"], 1, uid=uids))
+            broky.send(build_run(KEY, [b"1", b"2", b"3"], 1, uid=uids))
             first = await broky.expect(Pushed)
-            broky.send(run_of(KEY, [b"4"], 2))
+            broky.send(build_run(KEY, [b"4"], 2))
             assert (await broky.expect(Pushed)).offsets == (4,)
         server.kill()
     with running_server(*flags) as server:
         async with client(server) as broky:
-            broky.send(run_of(KEY, [b"1", b"2", b"3"], 1, uid=uids), run_of(KEY, [b"5"], 2))
+            broky.send(build_run(KEY, [b"1", b"2", b"3"], 1, uid=uids), build_run(KEY, [b"5"], 2))
             answers = await broky.expect(Pushed)
             if len(answers.refs) == 1:
                 rest = await broky.expect(Pushed)
@@ -54,12 +54,12 @@ async def test_crash_without_a_journal_is_reported_as_a_changed_epoch(workers: s
     flags = ("--public", "--workers", workers)
     with running_server(*flags) as server:
         async with client(server) as broky:
-            broky.send(run_of(KEY, [b"1", b"2"], 1))
+            broky.send(build_run(KEY, [b"1", b"2"], 1))
             former = (await broky.expect(Pushed)).epochs[1:]
         server.kill()
     with running_server(*flags) as server:
         async with client(server) as broky:
-            broky.send(run_of(KEY, [b"a"], 1))
+            broky.send(build_run(KEY, [b"a"], 1))
             epoch = (await broky.expect(Pushed)).epochs[1:]
             assert epoch != former
             assert (await broky.subscribe(KEY, former, 2)).offset == 1

@@ -4,7 +4,7 @@ import pytest
 
 from ropewalk.core.signatures import BROADCAST_PHRASE, derive
 from ropewalk.protocol.broky.frames import Credit, Error, Gap, Ping, Pong, Pushed, Reason, Run, Subscribe, Subscribed
-from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
+from ropewalk.protocol.broky.runs import build_run, encode_run, split_payloads
 from ropewalk.protocol.broky.tables import encode
 from tests.broky_client import BrokyClient, client, new_key
 from tests.clients.credentials import SECRET
@@ -25,12 +25,12 @@ def message(number: int) -> bytes:
 
 
 def numbers(runs: list[Run]) -> list[int]:
-    return [int(payload.split(b" ")[0]) for run in runs for payload in payloads_of(run)]
+    return [int(payload.split(b" ")[0]) for run in runs for payload in split_payloads(run)]
 
 
 async def push(producer: BrokyClient, stream: bytes, *wanted: int) -> None:
     for number in wanted:
-        producer.send(run_of(stream, [message(number)], ref=number + 1))
+        producer.send(build_run(stream, [message(number)], ref=number + 1))
         await producer.expect(Pushed)
 
 
@@ -79,7 +79,7 @@ async def test_history_larger_than_the_credit_is_delivered_before_live_messages(
 ) -> None:
     stream = new_key()
     async with client(server) as producer, client(server, credit=1) as subscriber:
-        producer.send(run_of(stream, [message(number) for number in range(90)], ref=1))
+        producer.send(build_run(stream, [message(number) for number in range(90)], ref=1))
         await producer.expect(Pushed)
         subscriber.send(Subscribe(1, stream, history=True), Ping(2))
         await subscriber.expect(Subscribed)
@@ -99,7 +99,7 @@ async def test_credit_is_read_ahead_of_pending_commands(server: RunningServer) -
     """The first of them waits for the credit."""
     stream = new_key()
     async with client(server) as producer, client(server, credit=1) as subscriber:
-        producer.send(run_of(stream, [message(number) for number in range(90)], ref=1))
+        producer.send(build_run(stream, [message(number) for number in range(90)], ref=1))
         await producer.expect(Pushed)
         subscriber.send(Subscribe(1, stream, history=True), *[Ping(number) for number in range(150)], Credit(1_000_000))
         await subscriber.expect(Subscribed)
@@ -147,7 +147,7 @@ async def test_credit_overflow_ends_the_connection(server: RunningServer) -> Non
 
 async def test_publishing_key_may_not_grant_credit(guarded: RunningServer) -> None:
     async with client(guarded, derive(SECRET, BROADCAST_PHRASE), credit=5) as producer:
-        producer.send(run_of(new_key(), [b"x"], ref=1))
+        producer.send(build_run(new_key(), [b"x"], ref=1))
         await producer.expect(Pushed)
         producer.send(Credit(1))
         assert (await producer.expect(Error)).reason is Reason.MALFORMED
@@ -170,7 +170,7 @@ async def test_flood_of_grants_adds_up_and_does_not_affect_other_clients(server:
 
 async def push_without_ref(producer: BrokyClient, stream: bytes, *wanted: int) -> None:
     for number in wanted:
-        producer.send(run_of(stream, [message(number)]))
+        producer.send(build_run(stream, [message(number)]))
         await producer.writer.drain()
 
 
@@ -179,7 +179,7 @@ async def test_client_that_grants_nothing_for_its_history_is_disconnected(worker
     with running_server("--public", *limits, *worker_flags) as server:
         async with client(server) as producer, client(server, credit=1) as subscriber:
             for start in range(0, 1000, 50):
-                producer.send(run_of(stream, [message(number) for number in range(start, start + 50)], ref=start + 1))
+                producer.send(build_run(stream, [message(number) for number in range(start, start + 50)], ref=start + 1))
                 await producer.expect(Pushed)
             subscriber.send(Subscribe(1, stream, history=True))
             await subscriber.expect(Subscribed)

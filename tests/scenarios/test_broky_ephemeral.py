@@ -23,7 +23,7 @@ from ropewalk.protocol.broky.frames import (
     Unsubscribe,
 )
 from ropewalk.protocol.broky.ksuid import new_ksuid
-from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
+from ropewalk.protocol.broky.runs import build_run, encode_run, split_payloads
 from ropewalk.protocol.broky.tables import encode
 from tests.broky_client import BrokyClient, answered_refs, client, new_key
 from tests.cable import cable
@@ -40,7 +40,7 @@ def server(server_with: ServerWith, worker_flags: tuple[str, ...]) -> RunningSer
 
 async def test_run_is_delivered_unchanged_and_answered_without_a_position(server: RunningServer) -> None:
     stream = new_key()
-    pushed = run_of(
+    pushed = build_run(
         stream,
         [b"\xff", b"", b"three"],
         ref=7,
@@ -68,7 +68,7 @@ async def test_websocket_clients_get_the_messages_of_a_run_one_by_one(server: Ru
     async with client(server) as broky, cable(server) as browser:
         await browser.subscribe(stream.decode())
         await broky.subscribe(stream)
-        broky.send(run_of(stream, [b"\x00\xff", b"x"]), run_of(stream, [b'{"a": 1.0e3}', b"null"], format=Format.JSON))
+        broky.send(build_run(stream, [b"\x00\xff", b"x"]), build_run(stream, [b'{"a": 1.0e3}', b"null"], format=Format.JSON))
         shown = [await browser.expect("message") for _ in range(4)]
         assert [each["message"] for each in shown] == [
             {"$bytes": "AP8="},
@@ -77,7 +77,7 @@ async def test_websocket_clients_get_the_messages_of_a_run_one_by_one(server: Ru
             {"$json": None},
         ]
         assert all("offset" not in each for each in shown)
-        assert [payloads_of(run) for run in await broky.some(Run, 2)] == [[b"\x00\xff", b"x"], [b'{"a": 1.0e3}', b"null"]]
+        assert [split_payloads(run) for run in await broky.some(Run, 2)] == [[b"\x00\xff", b"x"], [b'{"a": 1.0e3}', b"null"]]
         receipt = await publish(server, stream.decode(), '{"from": "http"}', uid="u")
         assert receipt == {"stream": stream.decode()}
         assert await publish(server, stream.decode(), '{"from": "http"}', uid="u") == receipt
@@ -89,13 +89,13 @@ async def test_websocket_clients_get_the_messages_of_a_run_one_by_one(server: Ru
 async def test_no_message_is_kept_and_an_old_position_gets_a_gap(server: RunningServer) -> None:
     stream = new_key()
     async with client(server) as broky:
-        broky.send(run_of(stream, [b"1"], ref=1))
+        broky.send(build_run(stream, [b"1"], ref=1))
         await broky.expect(Pushed)
         assert (await broky.subscribe(stream, history=True)).offset == 0
         broky.send(Unsubscribe(1, stream))
         assert (await broky.subscribe(stream, b"epoch", 3)).epoch == b""
         assert (await broky.expect(Gap)).reason is Reason.EPOCH_CHANGED
-        broky.send(run_of(stream, [b"2"]))
+        broky.send(build_run(stream, [b"2"]))
         assert (await broky.expect(Run)).payload == b"2"
     async with aiohttp.ClientSession() as http:
         async with http.get(f"{server.url}/api/streams/{stream.decode()}") as response:
@@ -109,13 +109,13 @@ async def test_invalid_run_is_refused_with_its_index_and_not_delivered(server: R
     async with client(server) as broky:
         await broky.subscribe(stream)
         broky.send(
-            run_of(stream, [b"1", b"{", b"3"], ref=1, format=Format.JSON),
-            run_of(stream, [b"x"] * 1001, ref=2),
-            run_of(b"", [b"x"], ref=3),
-            run_of(stream * 100, [b"x"], ref=4),
-            run_of(stream, [b"x", bytes(800_000)], ref=5),
-            run_of(stream, [b"x"], ref=6, key_partition=stream * 100),
-            run_of(stream, [b"good"], ref=7),
+            build_run(stream, [b"1", b"{", b"3"], ref=1, format=Format.JSON),
+            build_run(stream, [b"x"] * 1001, ref=2),
+            build_run(b"", [b"x"], ref=3),
+            build_run(stream * 100, [b"x"], ref=4),
+            build_run(stream, [b"x", bytes(800_000)], ref=5),
+            build_run(stream, [b"x"], ref=6, key_partition=stream * 100),
+            build_run(stream, [b"good"], ref=7),
         )
         refused = [await broky.expect(Refused) for _ in range(1)]
         rest = [await broky.receive() for _ in range(7)]
@@ -135,9 +135,9 @@ async def test_pushes_of_one_connection_are_handled_in_order_with_and_without_hi
         await subscriber.subscribe(ephemeral)
         for round in range(20):
             broky.send(
-                run_of(kept, [b"%d" % round], ref=4 * round + 1),
-                run_of(ephemeral, [b"%d" % round], ref=4 * round + 2),
-                run_of(ephemeral, [b"{}"], ref=4 * round + 3, format=Format.JSON),
+                build_run(kept, [b"%d" % round], ref=4 * round + 1),
+                build_run(ephemeral, [b"%d" % round], ref=4 * round + 2),
+                build_run(ephemeral, [b"{}"], ref=4 * round + 3, format=Format.JSON),
                 Ping(round),
             )
         refs: list[int] = []
@@ -162,7 +162,7 @@ async def test_runs_with_a_partition_key_keep_their_order_across_keys(server: Ru
         chance = random.Random(20261116)
         chosen = [chance.choice(keys) for _ in range(300)]
         for number, each in enumerate(chosen):
-            producer.send(run_of(each, [b"%d" % number], key_partition=b"together"))
+            producer.send(build_run(each, [b"%d" % number], key_partition=b"together"))
             if number % 50 == 0:
                 await producer.writer.drain()
         runs = await subscriber.some(Run, 300)
@@ -173,18 +173,18 @@ async def test_malformed_run_ends_the_connection_after_the_runs_before_it_are_de
     stream = new_key()
     async with client(server) as subscriber, client(server) as producer:
         await subscriber.subscribe(stream)
-        good, bad = encode_run(run_of(stream, [b"1", b"2"])), bytearray(encode_run(run_of(stream, [b"3", b"4"])))
+        good, bad = encode_run(build_run(stream, [b"1", b"2"])), bytearray(encode_run(build_run(stream, [b"3", b"4"])))
         bad[124 + 4] += 1  # sizes that are not the payload's
         producer.writer.write(good + bytes(bad) + good)
         assert (await producer.ended()).reason is Reason.MALFORMED
-        assert payloads_of(await subscriber.expect(Run)) == [b"1", b"2"]
+        assert split_payloads(await subscriber.expect(Run)) == [b"1", b"2"]
         await publish(server, stream.decode(), "5")
         assert (await subscriber.expect(Run)).payload == b"5"
 
 
 async def test_frames_split_at_any_byte_are_reassembled(server: RunningServer) -> None:
     stream = new_key()
-    data = b"".join(encode_run(run_of(stream, [b"%d" % number], ref=number + 1)) for number in range(50)) + encode(Ping(1))
+    data = b"".join(encode_run(build_run(stream, [b"%d" % number], ref=number + 1)) for number in range(50)) + encode(Ping(1))
     async with client(server) as producer, client(server) as subscriber:
         await subscriber.subscribe(stream)
         chance = random.Random(20261116)
@@ -221,7 +221,7 @@ async def test_push_is_answered_after_the_store_received_it() -> None:
             kept = store(running)
             os.kill(kept, signal.SIGSTOP)
             try:
-                producer.send(run_of(stream, [b"1"], ref=1), Ping(2))
+                producer.send(build_run(stream, [b"1"], ref=1), Ping(2))
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.3):
                         await producer.receive()
@@ -250,7 +250,7 @@ async def test_reload_switches_history_on_and_off(tmp_path: Path) -> None:
 
 
 async def offset_of_a_push(broky: BrokyClient) -> int:
-    broky.send(run_of(b"k", [b"x"], ref=1))
+    broky.send(build_run(b"k", [b"x"], ref=1))
     (offset,) = (await broky.expect(Pushed)).offsets
     return offset
 
@@ -292,7 +292,7 @@ async def test_million_ephemeral_topics_do_not_grow_the_memory() -> None:
 
 async def push_topics(producer: BrokyClient, subscriber: BrokyClient, first: int, last: int) -> None:
     """Each number is a topic. One in SUBSCRIBED_EACH has a subscriber."""
-    template = encode_run(run_of(b"topic/%012d" % 0, [b"payload"]))
+    template = encode_run(build_run(b"topic/%012d" % 0, [b"payload"]))
     before, after = template.split(b"topic/%012d" % 0)
     for number in range(first, last, PER_WRITE):
         if number % SUBSCRIBED_EACH == 0:

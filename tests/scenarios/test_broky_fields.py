@@ -11,7 +11,7 @@ from ropewalk.client import connect
 from ropewalk.client.events import BrokyMessage
 from ropewalk.protocol.broky.frames import Format, History, HistoryPage, Pushed, Reason, Refused, Run
 from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_text, new_ksuid
-from ropewalk.protocol.broky.runs import payloads_of, run_of
+from ropewalk.protocol.broky.runs import build_run, split_payloads
 from tests.broky_client import BrokyClient, client, new_key
 from tests.cable import cable
 from tests.ring.ring import running_ring, streams_of_all_shards
@@ -44,9 +44,9 @@ async def push_all(server: RunningServer, stream: bytes, partition: bytes = PART
     """Over TCP with and without each of the fields, and over HTTP. Returns the epoch."""
     async with client(server) as producer:
         both = b"".join(UIDS[:2])
-        producer.send(run_of(stream, [b"a", b"b"], 1, key_partition=partition, uid=both, ts_producer=(5, LATEST)))
+        producer.send(build_run(stream, [b"a", b"b"], 1, key_partition=partition, uid=both, ts_producer=(5, LATEST)))
         epoch = (await producer.expect(Pushed)).epochs[1:]
-        producer.send(run_of(stream, [b"c"], 2, ts_producer=(7,)))
+        producer.send(build_run(stream, [b"c"], 2, ts_producer=(7,)))
         assert (await producer.expect(Pushed)).offsets == (3,)
     await publish(server, stream.decode(), "4", uid=ksuid_text(UIDS[2]))
     await publish(server, stream.decode(), "5", uid="not a KSUID")
@@ -58,7 +58,7 @@ def message_fields(run: Run) -> list[Fields]:
     times = run.ts_producer or (0,) * run.count
     return [
         (run.offset + place, payload, uid, time, run.key_partition)
-        for place, (payload, uid, time) in enumerate(zip(payloads_of(run), uids, times, strict=True))
+        for place, (payload, uid, time) in enumerate(zip(split_payloads(run), uids, times, strict=True))
     ]
 
 
@@ -100,9 +100,9 @@ async def test_repeated_uid_and_changed_partition_key_do_not_change_the_fields(s
     stream = new_key()
     await push_all(server, stream)
     async with client(server) as producer:
-        producer.send(run_of(stream, [b"again"], 1, uid=UIDS[2], ts_producer=(9,)))
+        producer.send(build_run(stream, [b"again"], 1, uid=UIDS[2], ts_producer=(9,)))
         assert (await producer.expect(Pushed)).offsets == (4,)
-        producer.send(run_of(stream, [b"x"], 2, key_partition=b"other"))
+        producer.send(build_run(stream, [b"x"], 2, key_partition=b"other"))
         assert (await producer.expect(Refused)).reason is Reason.PARTITION_CHANGED
     assert await read(server, stream) == EXPECTED
 

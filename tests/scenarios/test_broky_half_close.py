@@ -15,7 +15,7 @@ from ropewalk.protocol.broky.frames import (
     Subscribed,
     Unsubscribe,
 )
-from ropewalk.protocol.broky.runs import run_of
+from ropewalk.protocol.broky.runs import build_run
 from ropewalk.protocol.broky.tables import encode
 from tests.broky_client import BrokyClient, answered_refs, client, new_key
 from tests.metrics import metrics, metrics_when
@@ -44,14 +44,14 @@ async def end_with(broky: BrokyClient, *bodies: Body) -> list[Body]:
 
 async def test_pong_comes_after_the_answers_to_pushes(server: RunningServer, key: bytes) -> None:
     async with client(server) as broky:
-        answers = await end_with(broky, *[run_of(key, [b"x"], ref=ref) for ref in range(1, 6)], Ping(9))
+        answers = await end_with(broky, *[build_run(key, [b"x"], ref=ref) for ref in range(1, 6)], Ping(9))
         assert answered_refs(answers) == [1, 2, 3, 4, 5]
         assert isinstance(answers[-1], Pong)
 
 
 async def test_subscription_and_its_history_are_answered(server: RunningServer, key: bytes) -> None:
     async with client(server) as broky:
-        answers = await end_with(broky, run_of(key, [b"x"], ref=1), Subscribe(2, key, history=True), Ping(3))
+        answers = await end_with(broky, build_run(key, [b"x"], ref=1), Subscribe(2, key, history=True), Ping(3))
         assert [type(answer) for answer in answers] == [Pushed, Subscribed, Run, Pong]
     async with client(server) as broky:
         answers = await end_with(broky, Subscribe(1, key, history=True))
@@ -60,7 +60,7 @@ async def test_subscription_and_its_history_are_answered(server: RunningServer, 
 
 async def test_read_of_history_is_answered(server: RunningServer, key: bytes) -> None:
     async with client(server) as broky:
-        answers = await end_with(broky, run_of(key, [b"x"], ref=1), History(2, key))
+        answers = await end_with(broky, build_run(key, [b"x"], ref=1), History(2, key))
         assert [type(answer) for answer in answers] == [Pushed, Run, HistoryPage]
     async with client(server) as broky:
         assert [type(answer) for answer in await end_with(broky, History(2, key))] == [Run, HistoryPage]
@@ -86,7 +86,7 @@ async def test_deliveries_stop_with_the_answers_and_the_session_ends(server: Run
         for _ in range(5):
             async with client(server) as broky:
                 await broky.subscribe(key)
-                busy.send(run_of(key, [b"x"]))
+                busy.send(build_run(key, [b"x"]))
                 answers = await end_with(broky, Unsubscribe(1, b"unknown"), Ping(1))
                 assert [type(answer) for answer in answers if not isinstance(answer, Run)] == [Pong]
         await metrics_when(server, lambda now: now["connections"] == before)
@@ -94,7 +94,7 @@ async def test_deliveries_stop_with_the_answers_and_the_session_ends(server: Run
 
 async def test_deliveries_within_the_credit_and_all_answers_are_sent(server: RunningServer, key: bytes) -> None:
     async with client(server) as producer:
-        producer.send(*[run_of(key, [bytes(1000)], ref=ref) for ref in range(1, 101)], Ping(1))
+        producer.send(*[build_run(key, [bytes(1000)], ref=ref) for ref in range(1, 101)], Ping(1))
         await producer.until(Pong)
     async with client(server, credit=1) as broky:
         answers = await end_with(broky, Subscribe(1, key, history=True), Credit(50_000), Subscribe(2, key + b"2"), Ping(3))
@@ -110,7 +110,7 @@ async def test_history_larger_than_the_kernel_buffers_is_sent_completely(server:
     messages = 100
     async with client(server) as producer:
         for ref in range(1, messages + 1):
-            producer.send(run_of(key, [bytes(60_000)], ref=ref))
+            producer.send(build_run(key, [bytes(60_000)], ref=ref))
             await producer.expect(Pushed)
     async with client(server) as broky:
         broky.send(Subscribe(1, key, history=True), Ping(2))

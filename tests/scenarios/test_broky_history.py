@@ -18,7 +18,7 @@ from ropewalk.protocol.broky.frames import (
     Run,
     Unsubscribe,
 )
-from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
+from ropewalk.protocol.broky.runs import build_run, encode_run, split_payloads
 from tests.broky_client import BrokyClient, client, new_key
 from tests.clients.credentials import SECRET, signed, token
 from tests.metrics import metrics, metrics_when
@@ -46,14 +46,14 @@ async def broky(server: RunningServer) -> AsyncIterator[BrokyClient]:
 
 async def pushed(connection: BrokyClient, stream: bytes, count: int, size: int = 0) -> bytes:
     """Messages with their offsets as their content. Returns the epoch."""
-    connection.send(run_of(stream, [b"%d " % number + bytes(size) for number in range(1, count + 1)], ref=1))
+    connection.send(build_run(stream, [b"%d " % number + bytes(size) for number in range(1, count + 1)], ref=1))
     return (await connection.expect(Pushed)).epochs[1:]
 
 
 def offsets(runs: list[Run]) -> list[int]:
     """Also checks that each message has the offset in its payload."""
     found = [run.offset + place for run in runs for place in range(run.count)]
-    assert [int(payload.split(b" ")[0]) for run in runs for payload in payloads_of(run)] == found
+    assert [int(payload.split(b" ")[0]) for run in runs for payload in split_payloads(run)] == found
     return found
 
 
@@ -129,7 +129,7 @@ async def test_unknown_stream_has_an_empty_page(broky: BrokyClient) -> None:
 async def test_page_is_limited_in_bytes_and_has_at_least_one_message(broky: BrokyClient) -> None:
     stream = new_key()
     for number in range(1, 9):
-        broky.send(run_of(stream, [b"%d " % number + bytes(200_000)], ref=1))
+        broky.send(build_run(stream, [b"%d " % number + bytes(200_000)], ref=1))
         epoch = (await broky.expect(Pushed)).epochs[1:]
     broky.send(History(7, stream, limit=1000))
     page, end = await part(broky)
@@ -143,7 +143,7 @@ async def test_page_is_limited_in_messages(server_with: ServerWith) -> None:
     stream = new_key()
     async with client(server_with(*LONG_HISTORY)) as broky:
         for first in (1, 751):
-            broky.send(run_of(stream, [b"%d " % number for number in range(first, first + 750)], ref=1))
+            broky.send(build_run(stream, [b"%d " % number for number in range(first, first + 750)], ref=1))
             await broky.expect(Pushed)
         for limit, given in ((0, 100), (2**32 - 1, 1000)):
             broky.send(History(7, stream, limit=limit))
@@ -168,7 +168,7 @@ async def test_unsubscribe_does_not_truncate_a_page(server: RunningServer) -> No
     stream = new_key()
     async with client(server) as producer, client(server, credit=1) as reader:
         for number in range(1, 6):  # each at a time of its own, so that they are no single run
-            producer.send(run_of(stream, [b"%d " % number], ref=1))
+            producer.send(build_run(stream, [b"%d " % number], ref=1))
             await producer.expect(Pushed)
         await reader.subscribe(stream)
         reader.send(History(7, stream))

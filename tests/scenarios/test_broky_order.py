@@ -3,7 +3,7 @@
 import pytest
 
 from ropewalk.protocol.broky.frames import Body, Credit, History, Ping, Pong, Pushed, Run, Subscribe, Subscribed, Unsubscribe
-from ropewalk.protocol.broky.runs import run_of
+from ropewalk.protocol.broky.runs import build_run
 from tests.broky_client import answered_refs, client, new_key
 from tests.scenarios.shared_servers import SMALL_OUTBOX, ServerWith
 from tests.server import RunningServer
@@ -19,8 +19,8 @@ async def test_pushes_and_commands_in_one_write_are_handled_in_order(server: Run
     key = prefix + new_key()
     async with client(server) as broky:
         broky.send(
-            *(run_of(key, [b"before"]), Subscribe(1, key), run_of(key, [b"between"])),
-            *(Unsubscribe(0, key), run_of(key, [b"after"], ref=2), Ping(3)),
+            *(build_run(key, [b"before"]), Subscribe(1, key), build_run(key, [b"between"])),
+            *(Unsubscribe(0, key), build_run(key, [b"after"], ref=2), Ping(3)),
         )
         answers, _ = await broky.until(Pong)
         assert [each.payload for each in answers if isinstance(each, Run)] == [b"between"]
@@ -31,7 +31,7 @@ async def test_pushes_wait_for_commands_above_the_rate(server_with: ServerWith) 
     server = server_with("--public", "--tcp_command_rate", "50", "--command_burst", "5", "--command_backlog", "60s")
     keys = [new_key() for _ in range(20)]
     async with client(server) as broky:
-        broky.send(*[Subscribe(ref, key) for ref, key in enumerate(keys, 1)], run_of(keys[-1], [b"x"], ref=99))
+        broky.send(*[Subscribe(ref, key) for ref, key in enumerate(keys, 1)], build_run(keys[-1], [b"x"], ref=99))
         answers: list[Body] = []
         while not {99} <= set(answered_refs(answers)) or not any(isinstance(each, Run) for each in answers):
             answers.append((await broky.receive()) or pytest.fail("the connection ended"))
@@ -42,9 +42,9 @@ async def test_command_that_waits_for_credit_holds_up_no_push(server: RunningSer
     key, other = new_key(), new_key()
     async with client(server) as producer, client(server, credit=1) as broky:
         for ref in (1, 2):
-            producer.send(run_of(key, [b"x" * 1000], ref=ref))
+            producer.send(build_run(key, [b"x" * 1000], ref=ref))
             await producer.expect(Pushed)
-        broky.send(History(1, key), History(2, key), run_of(other, [b"y"], ref=3))
+        broky.send(History(1, key), History(2, key), build_run(other, [b"y"], ref=3))
         _, pushed = await broky.until(Pushed)
         assert pushed.refs == (3,)
         broky.send(Credit(10_000))

@@ -24,7 +24,7 @@ from ropewalk.protocol.broky.frames import (
     Subscribed,
     Unsubscribe,
 )
-from ropewalk.protocol.broky.runs import run_of
+from ropewalk.protocol.broky.runs import build_run
 from tests.broky_client import BrokyClient, client
 from tests.clients.credentials import signed, token
 from tests.process_tree import store
@@ -56,7 +56,7 @@ async def subscribed(connection: BrokyClient, prefix: bytes) -> None:
 
 async def push(producer: BrokyClient, *messages: tuple[bytes, bytes]) -> None:
     for stream, payload in messages:
-        producer.send(run_of(stream, [payload], ref=1))
+        producer.send(build_run(stream, [payload], ref=1))
         await producer.expect(Pushed)
 
 
@@ -94,8 +94,10 @@ async def test_prefix_matches_ephemeral_streams(broky: BrokyClient, server: Runn
     prefix = unique("ephemeral/")
     async with client(server) as producer:
         await subscribed(broky, prefix)
-        producer.send(run_of(prefix + b"a", [b"1", b"2"]), run_of(prefix + b"b", [b"3"]), run_of(b"ephemeral/else", [b"no"]))
-        producer.send(run_of(prefix + b"a", [b"4"], ref=1))
+        producer.send(
+            build_run(prefix + b"a", [b"1", b"2"]), build_run(prefix + b"b", [b"3"]), build_run(b"ephemeral/else", [b"no"])
+        )
+        producer.send(build_run(prefix + b"a", [b"4"], ref=1))
         runs = await broky.messages(4)
         assert [(run.key[-1:], run.payload) for run in runs] == [(b"a", b"1"), (b"a", b"2"), (b"b", b"3"), (b"a", b"4")]
 
@@ -118,7 +120,7 @@ async def test_prefix_delivers_everything_after_its_answer_while_others_come_and
                 for turn in range(15):
                     await subscribed(subscriber, prefix)
                     key = prefix + b"%b%d" % (name, turn)
-                    producer.send(run_of(key, [b"x"]))
+                    producer.send(build_run(key, [b"x"]))
                     while (await subscriber.expect(Run)).key != key:
                         pass
                     subscriber.send(Unsubscribe(2, prefix, Match.PREFIX), Ping(3))

@@ -20,7 +20,7 @@ from ropewalk.client import (
     UserMistake,
     new_uid,
 )
-from ropewalk.protocol.broky.ksuid import ksuid_of
+from ropewalk.protocol.broky.ksuid import parse_ksuid
 from tests.broky_client import new_key
 from tests.clients.credentials import FOREIGN_SECRET, signed, token
 from tests.scenarios.python_clients import API_KEY, CABLE, SECONDS, TCP
@@ -69,7 +69,7 @@ async def test_read_messages_have_the_fields_of_their_producers(client: Client, 
     await client.push(b"\xff" + name.encode(), b"x", uids=[uid], ts_producer=[7], key_partition="part")
     (message,) = (await client.read(b"\xff" + name.encode())).events
     assert isinstance(message, BrokyMessage)
-    assert (message.key, message.uid, message.ts_producer) == (b"\xff" + name.encode(), ksuid_of(uid), 7)
+    assert (message.key, message.uid, message.ts_producer) == (b"\xff" + name.encode(), parse_ksuid(uid), 7)
     assert (message.key_partition, message.replayed) == (b"part", True)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from ropewalk.core.signatures import sign_stream
 from ropewalk.protocol.broky.frames import History, HistoryPage, Pushed, Refused, Run, Subscribe, Subscribed
-from ropewalk.protocol.broky.runs import run_of
-from ropewalk.protocol.stream_keys import name_of
+from ropewalk.protocol.broky.runs import build_run
+from ropewalk.protocol.stream_keys import decode_key
 from tests.broky_client import client
 from tests.cable import cable, identifier
 from tests.scenarios.shared_servers import ServerWith
@@ -34,10 +34,10 @@ def server(server_with: ServerWith) -> RunningServer:
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS.keys())
 async def test_allowed_name_can_be_published_subscribed_to_and_read(server: RunningServer, key: bytes) -> None:
-    name = name_of(key)
+    name = decode_key(key)
     signed = json.dumps({"channel": "$pubsub", "signed_stream_name": sign_stream(name, SECRET)})
     async with client(server) as broky, cable(server) as reader, cable(server) as signer, aiohttp.ClientSession() as http:
-        broky.send(run_of(key, [b"1"], ref=1))
+        broky.send(build_run(key, [b"1"], ref=1))
         assert isinstance(await broky.receive(), Pushed)
         broky.send(Subscribe(2, key, history=True))
         assert (await broky.expect(Subscribed)).ref == 2
@@ -62,10 +62,10 @@ async def test_allowed_name_can_be_published_subscribed_to_and_read(server: Runn
 
 @pytest.mark.parametrize("key", TOO_LONG.values(), ids=TOO_LONG.keys())
 async def test_name_beyond_the_limit_is_refused_everywhere(server: RunningServer, key: bytes) -> None:
-    name = name_of(key)
+    name = decode_key(key)
     signed = json.dumps({"channel": "$pubsub", "signed_stream_name": sign_stream(name, SECRET)})
     async with client(server) as broky, cable(server) as reader, aiohttp.ClientSession() as http:
-        broky.send(run_of(key, [b"1"], ref=1), Subscribe(2, key), History(3, key))
+        broky.send(build_run(key, [b"1"], ref=1), Subscribe(2, key), History(3, key))
         assert [type(await broky.receive()) for _ in range(3)] == [Refused] * 3
         for each in (identifier(name), signed):
             await reader.send(command="subscribe", identifier=each)

@@ -16,7 +16,7 @@ from ropewalk.cli.standard_input import chunks, require_data
 from ropewalk.client import Format, KeyRefused, Position, PublicationRefused, PublishError, Pusher
 from ropewalk.client.identifiers import parse_key
 from ropewalk.model.errors import RopewalkError, UserMistake
-from ropewalk.protocol.broky.texts import text_of
+from ropewalk.protocol.broky.texts import encode_text
 
 SUMMARY = "send messages to a running server over TCP"
 
@@ -133,7 +133,7 @@ async def _lines(as_json: bool) -> AsyncIterator[tuple[list[NumberedLine], Publi
                 continue
             try:
                 if as_json:
-                    text_of(text, Format.JSON)
+                    encode_text(text, Format.JSON)
             except ValueError as error:
                 yield lines, _refused(number, str(error))
                 return

@@ -35,7 +35,7 @@ from ropewalk.model.errors import UserMistake
 from ropewalk.model.history import GapReason
 from ropewalk.protocol.broky import codec
 from ropewalk.protocol.broky.ksuid import ksuid_text
-from ropewalk.protocol.stream_keys import name_of
+from ropewalk.protocol.stream_keys import decode_key
 
 SUMMARY = "print the messages of streams as they arrive"
 
@@ -227,7 +227,7 @@ def _as_text(message: BrokyMessage) -> ShownMessage:
         ksuid_text(message.uid) if message.uid else UNSET,
         message.ts_producer or UNSET,
         message.ts_broker or UNSET,
-        name_of(message.key_partition) if message.key_partition else UNSET,
+        decode_key(message.key_partition) if message.key_partition else UNSET,
     )
 
 

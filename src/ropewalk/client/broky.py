@@ -23,7 +23,7 @@ from ropewalk.protocol.broky.tables import encode
 from ropewalk.protocol.client_commands import ClientCommand
 from ropewalk.protocol.server_messages import Goodbye, HistoryRejected, StreamGap, SubscriptionConfirmed, SubscriptionRefused
 from ropewalk.protocol.server_messages import Welcome as SessionWelcome
-from ropewalk.protocol.stream_keys import name_of
+from ropewalk.protocol.stream_keys import decode_key
 
 UNKNOWN_EPOCH = b"?"
 """Requested if a position has an offset and no epoch, which frames cannot express. No stream has this epoch, so the server
@@ -130,7 +130,7 @@ class BrokyClientCodec:
             if isinstance(body, Run) and not body.ref:  # nearly all frames
                 target = self._by_key.get(body.key) or self._find_prefix(body.key)
                 if target is not None:
-                    stream = target.stream or name_of(body.key)
+                    stream = target.stream or decode_key(body.key)
                     yield DeliveredMessages(target.identifier, stream, body.epoch.decode(), body.offset, body.count, body)
             else:
                 yield from self._translate(body)

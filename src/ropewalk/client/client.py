@@ -27,7 +27,7 @@ from ropewalk.client.websocket import WebSocketDialer
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.messages import Position, Receipt
-from ropewalk.protocol.broky.frames import LARGEST_PAGE, USUAL_PAGE
+from ropewalk.protocol.broky.frames import DEFAULT_PAGE, MAX_PAGE
 
 PING = 3
 """Seconds between two pings. A server that is silent for twice that is lost."""
@@ -89,7 +89,7 @@ class Client(PublishMethods, PushMethods):
         """Subscribe to an identifier as it is on the wire, with a position for each of its streams."""
         return await self._session.subscribe(self._session.codec.identifier(identifier, since, positions, presence_events))
 
-    async def read(self, stream: str | bytes, *, position: Position | None = None, limit: int = USUAL_PAGE) -> KeptMessages:
+    async def read(self, stream: str | bytes, *, position: Position | None = None, limit: int = DEFAULT_PAGE) -> KeptMessages:
         """Over TCP only: read a page of a public stream's history without a subscription, from the oldest message or after a
         `position`. It has at most `limit` messages and 256 KiB.
 
@@ -99,7 +99,9 @@ class Client(PublishMethods, PushMethods):
         name, key = parse_name(stream), parse_key(stream)
         return await self._session.read(name, key, position or BEFORE_ALL, _page_size(limit))
 
-    async def read_signed(self, signed_name: str, *, position: Position | None = None, limit: int = USUAL_PAGE) -> KeptMessages:
+    async def read_signed(
+        self, signed_name: str, *, position: Position | None = None, limit: int = DEFAULT_PAGE
+    ) -> KeptMessages:
         """Over TCP only: the same for a signed name."""
         self._require_tcp(_READ)
         name = parse_signed(signed_name)
@@ -124,8 +126,8 @@ class Client(PublishMethods, PushMethods):
 
 
 def _page_size(limit: int) -> int:
-    if not 1 <= limit <= LARGEST_PAGE:
-        raise UserMistake(f"limit must be 1 to {LARGEST_PAGE} messages, not {limit}")
+    if not 1 <= limit <= MAX_PAGE:
+        raise UserMistake(f"limit must be 1 to {MAX_PAGE} messages, not {limit}")
     return limit
 
 

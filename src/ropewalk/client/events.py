@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from ropewalk.model.messages import Position
 from ropewalk.protocol.broky.frames import Format
-from ropewalk.protocol.stream_keys import key_of
+from ropewalk.protocol.stream_keys import encode_key
 
 UNREADABLE = "unreadable"
 """Reason of a Gap that replaces a message which cannot be decoded. It is not requested again."""
@@ -48,7 +48,7 @@ class BrokyMessage(Message, frozen=True, gc=False):
     @property
     def key(self) -> bytes:
         """The stream as producers over TCP name it."""
-        return key_of(self.stream)
+        return encode_key(self.stream)
 
 
 class Gap(Struct, frozen=True):

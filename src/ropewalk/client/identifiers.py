@@ -6,7 +6,7 @@ import msgspec
 
 from ropewalk.core.signatures import unverified_name
 from ropewalk.model.errors import UserMistake
-from ropewalk.protocol.stream_keys import key_of, name_of
+from ropewalk.protocol.stream_keys import decode_key, encode_key
 
 PUBSUB = "$pubsub"
 
@@ -30,7 +30,7 @@ def parse_key(stream: object) -> bytes:
             return stream
         case str():
             try:
-                return key_of(stream)
+                return encode_key(stream)
             except ValueError as error:
                 raise UserMistake(f"{stream!r} is not a stream name: {error}") from error
     raise UserMistake(f"a stream name must be str or bytes, not {stream!r}")
@@ -40,7 +40,7 @@ def parse_name(stream: object) -> str:
     """The name of a stream. Text is not checked: the server may know more names. Raises UserMistake."""
     match stream:
         case bytes():
-            return name_of(stream)
+            return decode_key(stream)
         case str():
             return stream
     raise UserMistake(f"a stream name must be str or bytes, not {stream!r}")

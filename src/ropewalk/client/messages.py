@@ -11,7 +11,7 @@ from ropewalk.client.payloads import decode_payload
 from ropewalk.model.messages import Position
 from ropewalk.protocol.broky.frames import Format, Run
 from ropewalk.protocol.broky.ksuid import KSUID_BYTES
-from ropewalk.protocol.broky.runs import payloads_of
+from ropewalk.protocol.broky.runs import split_payloads
 from ropewalk.protocol.server_messages import Data
 
 logger = logging.getLogger("ropewalk.client")
@@ -48,7 +48,7 @@ def decode_run(run: Run, stream: str, epoch: str, replayed: bool) -> list[Event]
         return [BrokyMessage(run.payload, stream, epoch, offset, "", replayed, run.payload, Format.BYTES, at, 0, b"", part)]
     return [
         BrokyMessage(payload, stream, epoch, place, "", replayed, payload, Format.BYTES, at, time, uid, part)
-        for payload, place, time, uid in zip(payloads_of(run), _offsets(run), *_producer_fields(run), strict=False)
+        for payload, place, time, uid in zip(split_payloads(run), _offsets(run), *_producer_fields(run), strict=False)
     ]
 
 
@@ -63,7 +63,7 @@ def _decode_data(data: Data, replayed: bool) -> list[Event]:
 def _decode_json_run(run: Run, stream: str, epoch: str, replayed: bool) -> list[Event]:
     events: list[Event] = []
     at, part = run.ts_broker, run.key_partition
-    for payload, offset, time, uid in zip(payloads_of(run), _offsets(run), *_producer_fields(run), strict=False):
+    for payload, offset, time, uid in zip(split_payloads(run), _offsets(run), *_producer_fields(run), strict=False):
         try:
             data = decode_payload(payload)
         except ValueError as error:

@@ -26,8 +26,8 @@ from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.messages import KSUID_LENGTH, Position, Receipt
 from ropewalk.protocol.broky.frames import Format
-from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_of, ksuid_text, new_ksuid
-from ropewalk.protocol.broky.runs import encode_run, run_of
+from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_text, new_ksuid, parse_ksuid
+from ropewalk.protocol.broky.runs import build_run, encode_run
 
 _NO_PAYLOADS = (
     "payloads must be bytes or a sequence of bytes, not {}; text.encode() makes bytes of text, and publish takes other values"
@@ -157,7 +157,7 @@ def push_frame(
     times = tuple([_time(each) for each in _per_message("ts_producer", ts_producer, count)])
     name, partition = parse_key(key), parse_key(key_partition)
     try:
-        run = run_of(name, messages, ref, format, partition, uid, times)
+        run = build_run(name, messages, ref, format, partition, uid, times)
     except TypeError:
         kinds = ", ".join(sorted({type(message).__name__ for message in messages}))
         whole = type(messages).__name__
@@ -177,7 +177,7 @@ def _ksuid(uid: object) -> bytes:
     why = f"it has {KSUID_BYTES} bytes, or {KSUID_LENGTH} characters as text"
     if isinstance(uid, str):
         try:
-            return ksuid_of(uid)
+            return parse_ksuid(uid)
         except ValueError as error:
             why = str(error)
     raise UserMistake(f"uids over TCP must be KSUIDs, and {uid!r} is not one: {why}; ropewalk.client.new_uid() makes one")

@@ -269,7 +269,7 @@ class Joiner:
         if any(each.buffer.full and not link.may_skip(each.stream) for each in joining):
             link.overflow()
             return
-        gaps = [gap for each in joining for gap in each.take_dropped(link.codec.tells_positions)]
+        gaps = [gap for each in joining for gap in each.take_dropped(link.codec.reports_positions)]
         self._replayer.send_at_once(link, identifier, gaps)
 
     def _go_live(self, link: Link, subscription: Subscription, delivered: Sequence[Delivered]) -> None:

@@ -267,7 +267,7 @@ class Link:
     def _drop_notice(self, group: Group) -> bytes:
         """Of messages without a position. Empty for clients that do not follow positions: to them a rejection means that
         history is missing, and these messages are in none."""
-        if not self.codec.tells_positions:
+        if not self.codec.reports_positions:
             return b""
         self._stats.gaps[GapReason.DROPPED] += 1
         return group.codec.reject_history(group.identifier, [Gap(group.stream, GapReason.DROPPED, "", 1, 0)])

@@ -149,7 +149,7 @@ class RequestedHistory:
         # Clients of the reference take a rejection as "nothing came", and a page that reloads then would do so for ever:
         # a request by time always finds its history trimmed again. So they are told with the confirmation, unless the rules of
         # a stream reject such requests.
-        self._confirms = not link.codec.tells_positions
+        self._confirms = not link.codec.reports_positions
 
     async def add(self, pages: Sequence[Steps]) -> None:
         """A page of each stream, or of one: what joins up, `reject_history` for what does not, what is kept behind that."""
@@ -175,7 +175,7 @@ class RequestedHistory:
         """Confirm it. `tips`: where the streams go on."""
         codec = self._link.codec
         self._stats.replays += 1
-        if not self._gaps or codec.tells_positions:
+        if not self._gaps or codec.reports_positions:
             self._waiting.append(codec.confirm_history(self._identifier, tips))
         elif self._confirms:
             self._replayer.count(self._gaps)

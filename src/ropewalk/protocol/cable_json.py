@@ -1,6 +1,6 @@
 """Action Cable's JSON, base and extended: frames to commands, records to JSON text. Framing belongs to the codecs.
 
-Payloads pass through as the raw text they came in; keys keep the order that the reference server prints.
+Payloads pass through as raw text. Keys are in the same order as those of the reference server.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ class _PresenceOptions(Struct):
     after: str = ""
 
 
-_AROUND = 2  # objects of the protocol around what a client says: the command, and in it the member
+_AROUND = 2  # nesting levels of the protocol: the command, and the member in it
 
 _decode_command = msgspec.json.Decoder(_WireCommand).decode
 _decode_text = msgspec.json.Decoder(str).decode
@@ -63,7 +63,7 @@ _decode_options = msgspec.json.Decoder(_PresenceOptions | None).decode
 
 
 def decode(frame: bytes) -> commands.Command:
-    """One frame of a client. Raises MalformedFrame: 1007 for what is not JSON text, 1003 for JSON of another shape."""
+    """One frame of a client. Raises MalformedFrame: 1007 for invalid JSON, 1003 for JSON of another shape."""
     if is_too_deep(frame, MAX_DEPTH + _AROUND):
         raise _nested("frame")
     try:
@@ -75,7 +75,7 @@ def decode(frame: bytes) -> commands.Command:
         raise MalformedFrame(f"not a command: {error}", 1003) from None
     except msgspec.DecodeError as error:
         raise MalformedFrame(f"frame is not JSON: {why_no_json(frame, error)}") from None
-    # The older spelling {"type":"history", …} is understood beside {"command":"history", …}.
+    # The older form {"type":"history", …} is accepted besides {"command":"history", …}.
     name = wire.command or ("history" if wire.type == "history" else "")
     build = _BUILDERS.get(name)
     return build(wire) if build else commands.Unusable(f"unknown command {name[:40]!r}")
@@ -86,7 +86,7 @@ def _nested(what: str) -> MalformedFrame:
 
 
 def _history(wire: _WireHistory | None) -> HistoryRequest | None:
-    """None when nothing usable is asked: neither a positive `since` nor a `streams` object."""
+    """None without a positive `since` and without a `streams` object."""
     if wire is None or ((wire.since is None or wire.since <= 0) and wire.streams is None):
         return None
     positions = {name: Position(item.epoch, item.offset) for name, item in (wire.streams or {}).items()}
@@ -148,12 +148,12 @@ RECORD_FRAME = len('{"info":,"id":},')  # bytes of a member's record beside the 
 
 
 def message_head(identifier: str) -> bytes:
-    """What every data message of one identifier begins with."""
+    """The beginning of every data message of one identifier."""
     return b'"identifier":' + encode(identifier) + b',"message":'
 
 
 def message_json(head: bytes, message: Registered) -> bytes:
-    """A data message; with `head` kept by the caller, encoding costs one join whatever the payload's size."""
+    """A data message. The caller caches `head`, so encoding costs one join."""
     start = b'{"type":' + encode(message.broadcast_type) + b"," + head if message.broadcast_type else b"{" + head
     if not message.offset:
         return b"%b%b}" % (start, message.payload)
@@ -167,14 +167,14 @@ def message_json(head: bytes, message: Registered) -> bytes:
 
 
 def welcome_json(sid: str, restored_ids: Sequence[str] | None) -> bytes:
-    """The list is always sent with a restored session: clients read its absence as "everything was restored"."""
+    """A restored session always has the list: clients take its absence for "everything was restored"."""
     if restored_ids is None:
         return encode({"type": "welcome", "sid": sid})
     return encode({"type": "welcome", "sid": sid, "restored": True, "restored_ids": restored_ids})
 
 
 def about_json(kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
-    """`tips` become `streams`, which is ours: only for clients that ask for it."""
+    """`tips` become `streams`, an extension for clients that request it."""
     reply: dict[str, object] = {"type": kind, "identifier": identifier}
     if tips:
         reply["streams"] = {stream: {"epoch": tip.epoch, "tip": tip.offset} for stream, tip in tips}
@@ -182,7 +182,7 @@ def about_json(kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ())
 
 
 def confirm_trimmed_json(identifier: str, gaps: Sequence[Gap]) -> bytes:
-    """A confirmation, which also tells what is missing. Of two gaps of one stream the last is told."""
+    """A confirmation with the missing ranges. Of two gaps of one stream, it has the last."""
     return _with_gaps({"type": "confirm_history", "identifier": identifier}, gaps)
 
 
@@ -191,7 +191,7 @@ def reject_history_json(identifier: str, gaps: Sequence[Gap]) -> bytes:
 
 
 def _with_gaps(reply: dict[str, object], gaps: Sequence[Gap]) -> bytes:
-    """`reason` and `streams` are ours; older clients ignore them."""
+    """`reason` and `streams` are extensions that older clients ignore."""
     if gaps:
         reply["reason"] = gaps[0].reason
         reply["streams"] = {
@@ -201,7 +201,7 @@ def _with_gaps(reply: dict[str, object], gaps: Sequence[Gap]) -> bytes:
 
 
 def presence_json(identifier: str, page: PresencePage | None, records: bool) -> bytes:
-    """`next` is ours, and only there when not all members fitted: the id after which the next page begins."""
+    """`next` is an extension, present if not all members fit: the id after which the next page begins."""
     message: dict[str, object] = {"type": "error", "total": 0}
     if page is not None:
         message = {"type": "info", "total": page.total}
@@ -213,7 +213,7 @@ def presence_json(identifier: str, page: PresencePage | None, records: bool) -> 
 
 
 def fitting(page: PresencePage, room: int) -> PresencePage:
-    """As many of its members as `room` bytes hold, at least one; the rest is for the next page."""
+    """As many members as fit into `room` bytes, at least one; the rest is for the next page."""
     for count, member in enumerate(page.members):
         room -= len(encode(member.id)) + len(member.info) + RECORD_FRAME
         if room < 0 and count:

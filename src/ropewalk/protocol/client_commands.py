@@ -1,6 +1,6 @@
-"""The commands as a cable client sends them: the sending half of the cable protocol in JSON.
+"""Encodes the commands of a cable client: the sending half of the cable protocol in JSON.
 
-What is empty is left out, so that servers with fewer features read the commands they know.
+Empty fields are omitted, for servers with fewer features.
 """
 
 from typing import Any

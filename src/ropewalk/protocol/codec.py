@@ -1,8 +1,8 @@
-"""The codec protocols: how records become bytes for one kind of connection. All that the engine knows of a wire format.
+"""The codec protocols: how records become bytes for one kind of connection. The engine knows nothing else of a wire format.
 
-`MessageCodec` is for the hub, which encodes a message once for many connections. `SessionCodec` is for one session: what its
-client may say, and every other answer. Codecs are stateless and shared by all connections of their kind. Every method that
-returns bytes returns them as they go on the wire, framing included; b"" when this kind of connection does not carry it.
+`MessageCodec` is for the hub, which encodes a message once for many connections. `SessionCodec` is for one session: its
+commands and all other answers. Codecs are stateless and shared by all connections of their kind. Methods return bytes as they
+are sent, with framing; b"" if this kind of connection does not support the message.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ class MessageCodec(Protocol):
     """Listeners of one stream and identifier whose codec is the same object get the same bytes, encoded once."""
 
     def head(self, identifier: str) -> bytes:
-        """The part of a message that depends on the identifier alone; kept by the caller, given back to `batch`."""
+        """The part of a message that depends only on the identifier. The caller caches it and passes it to `batch`."""
 
     def batch(self, head: bytes, messages: Sequence[Deliverable]) -> bytes:
         """These messages of one stream, in order."""
@@ -31,7 +31,7 @@ class MessageCodec(Protocol):
 
 
 class MeteredPart(NamedTuple):
-    """A frame of several that a codec made. Of a delivery: its stream, and the position of its last message if it has one."""
+    """One of several encoded frames. A delivery has its stream, and the position of its last message, if any."""
 
     frame: bytes
     stream: str = ""
@@ -39,7 +39,7 @@ class MeteredPart(NamedTuple):
 
 
 class Meter(Protocol):
-    """Of a client that says how many bytes of deliveries it takes: so many are `left`, less than 0 where the last had more."""
+    """Counts deliveries against the credit of a client. `left`: remaining bytes; negative if the last delivery exceeded it."""
 
     left: int
 
@@ -55,31 +55,31 @@ class SessionCodec(Protocol):
 
     @property
     def meter(self) -> Meter | None:
-        """None: the client takes whatever its transport takes."""
+        """None: the client is limited by its transport only."""
 
     @property
     def one_way(self) -> bool:
-        """The client cannot ask for the rest of a history that is longer than one answer, so it gets all of it."""
+        """The client cannot request the rest of a long history, so it receives all of it."""
 
     @property
     def native_pings(self) -> bool:
-        """A ping is answered by the client's library, whatever protocol the client speaks."""
+        """Pings are frames of the transport, which the client's library answers."""
 
     @property
-    def tells_positions(self) -> bool:
-        """Whether the client asked to be told where its streams stand. Others get the confirmations of the reference."""
+    def reports_positions(self) -> bool:
+        """The client requested the positions of its streams. Others receive the reference's confirmations."""
 
     @property
     def shows_tips(self) -> bool:
-        """Whether confirmations carry the tips that they are given. Where they do not, nobody has to find them out."""
+        """Confirmations include tips. If not, the engine need not look them up."""
 
     @property
     def confirms_with_tips(self) -> bool:
-        """Whether the confirmation of a subscription tells where its streams stand although their history follows it."""
+        """The confirmation of a subscription has the tips of its streams even if their history follows."""
 
     @property
     def answers_repeats(self) -> bool:
-        """Whether a subscribe that repeats one before its answer is answered too. Other clients would not know what for."""
+        """A subscribe that repeats a pending one is answered too. Other clients would not expect that."""
 
     def decode(self, frame: bytes) -> Command:
         """Raises MalformedFrame."""
@@ -90,10 +90,10 @@ class SessionCodec(Protocol):
         """None: a new session. A sequence, also an empty one: a restored session."""
 
     def confirm_subscription(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
-        """`tips`: where live delivery goes on, for clients that resume a stream of which they never saw a message."""
+        """`tips`: where live delivery continues, for clients that resume a stream without having received a message."""
 
     def reject_subscription(self, identifier: str, why: NotGranted | None = None) -> bytes:
-        """`why`: for those who have a word for it."""
+        """`why`: for protocols that support a reason."""
 
     def confirm_history(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
         """`tips`: as for `confirm_subscription`."""
@@ -108,23 +108,23 @@ class SessionCodec(Protocol):
         """The answer to a presence query; None is the error answer."""
 
     def fitting(self, page: PresencePage, room: int) -> PresencePage:
-        """As many of its members as `room` bytes hold, at least one; the rest is for the next page."""
+        """As many members as fit into `room` bytes, at least one; the rest is for the next page."""
 
-    # --- what an application writes for its client: JSON texts, and the replies to actions ----------------------------
+    # --- transmissions of an application, and replies to actions ------------------------------------------------------
 
     def transmission(self, text: str) -> bytes: ...
 
     def accepted(self, sid: str, texts: Sequence[str]) -> list[bytes]:
-        """The texts of an application that let the client in, with a welcome that carries the sid first."""
+        """The texts of an application that accepted the client, after a welcome with the sid."""
 
     def refused(self, texts: Sequence[str]) -> list[bytes]:
-        """The texts of an application that did not let the client in."""
+        """The texts of an application that rejected the client."""
 
     def around_confirmation(self, identifier: str, texts: Sequence[str]) -> tuple[list[bytes], list[bytes]]:
-        """What comes before and what after the confirmation, which is the server's to say."""
+        """The texts before and after the confirmation, which the server sends itself."""
 
     def rejected(self, identifier: str, texts: Sequence[str]) -> list[bytes]:
-        """The texts of an application that rejected a subscription, and the rejection in its place among them."""
+        """The texts of an application that rejected a subscription, including the rejection itself."""
 
     def reply(self, identifier: str, reply: Reply) -> bytes: ...
 
@@ -135,7 +135,7 @@ class SessionCodec(Protocol):
     def pong(self) -> bytes: ...
 
     def disconnect(self, closing: Closing) -> bytes:
-        """Why it ends, where this kind of connection has a word for it."""
+        """Why the connection ends, if the protocol supports it."""
 
     def readable(self, data: bytes) -> str:
-        """What this codec made, as text for the log."""
+        """Encoded data as text for the log."""

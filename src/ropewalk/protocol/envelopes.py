@@ -1,7 +1,7 @@
-"""What the server wraps the reply to an action in.
+"""The envelope of a reply to an action.
 
-Libraries of Action Cable hand `message` to their users and nothing beside it, so that the mark is inside. Keys that begin with
-`$` are the server's own.
+Action Cable libraries pass only `message` to their users, so the mark of a reply is inside it. Keys that begin with `$` are
+reserved for the server.
 """
 
 from msgspec import Raw
@@ -16,7 +16,7 @@ REPLY_TO_KEY = "$reply_to"
 
 
 def reply_json(identifier: str, reply: Reply) -> str:
-    """The text of the frame for the one who called the action."""
+    """The text of the frame for the caller of the action."""
     message: dict[str, object] = {REPLY_TO_KEY: Raw(reply.to), "action": reply.action}
     if reply.code:
         message["error"] = {"code": reply.code, **({"message": reply.text} if reply.text else {})}

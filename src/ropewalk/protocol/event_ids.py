@@ -4,10 +4,10 @@ A client keeps the last id it saw and nothing else, so each id must be enough to
 
     7/e1/chat                        one stream, as the reference server writes it: offset, epoch, stream
     ;7/e1/chat;12/e2/other           several streams
-    ;7/e1/chat;KEY:6/e1/chat …       a stream of several subscriptions that have come differently far: an entry for each, with
-                                     the key of its subscription
+    ;7/e1/chat;KEY:6/e1/chat …       a stream of several subscriptions at different offsets: an entry for each, with the key of
+                                     the subscription
 
-Streams and epochs are percent-encoded where they are not plain ASCII: clients send the id back in a header.
+Streams and epochs are percent-encoded unless they are plain ASCII: clients send the id back in a header.
 """
 
 import re
@@ -22,13 +22,13 @@ from ropewalk.model.errors import BadRequest
 from ropewalk.model.messages import Position
 
 MAX_BYTES = 8000
-"""Of one id. Common proxies, and our own parser, take header lines of 8 KiB."""
+"""Maximum size of an id. Common proxies, and our own parser, accept header lines of 8 KiB."""
 
 PIECE_BYTES = 65_536
 
 _MAX_OFFSET = 2**63 - 1
 _OFFSET_DIGITS = 19
-_EPOCH_ROOM = 16  # at least; a stream that is not known yet has an empty epoch, and a longer one later
+_EPOCH_ROOM = 16  # minimum reserved for an epoch, which is empty while the stream is unknown
 _KEY_BYTES = 6  # of a digest; two subscriptions of one connection must differ, and the client chooses both
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in "%;")
 _SAFE_EPOCH = _SAFE.replace("/", "")
@@ -39,13 +39,13 @@ _LINES = re.compile(rb"\nid: [^\n]*(?:\nid: [^\n]*)*")
 
 
 class LastEventId(Struct, frozen=True):
-    """What a client that comes back knows: positions by stream, and those of single subscriptions by (key, stream)."""
+    """The last positions of a reconnecting client: by stream, and of single subscriptions by (key, stream)."""
 
     positions: dict[str, Position] = {}
     own: dict[tuple[str, str], Position] = {}
 
     def of(self, identifier: str) -> dict[str, Position]:
-        """The positions that hold for one subscription."""
+        """The positions of one subscription."""
         if not self.own:
             return self.positions
         key = subscription_key(identifier)
@@ -53,13 +53,13 @@ class LastEventId(Struct, frozen=True):
 
 
 def subscription_key(identifier: str) -> str:
-    """Eight characters that stand for an identifier."""
+    """A digest of the identifier, of eight characters."""
     digest = blake2b(identifier.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()
     return urlsafe_b64encode(digest).decode()
 
 
 def parse_event_id(text: str) -> LastEventId:
-    """An id as it was sent, empty for none. Raises BadRequest."""
+    """Parse an id sent by a client; empty for none. Raises BadRequest."""
     if not text:
         return LastEventId()
     if len(text) > MAX_BYTES:
@@ -83,14 +83,14 @@ def _read(found: re.Match[str] | None, first: int) -> tuple[str, Position]:
     if found is None or any("\ud800" <= character <= "\udfff" for character in found[0]):
         raise BadRequest("Last-Event-ID must be <offset>/<epoch>/<stream>, or ';' and several of these with ';' between")
     offset, epoch, stream = int(found[first]), unquote(found[first + 1]), unquote(found[first + 2])
-    # A stream that nobody had published to has the offset 0 and no epoch.
+    # A stream without a publication has the offset 0 and no epoch.
     if offset > _MAX_OFFSET or (offset and not epoch):
-        raise BadRequest("Last-Event-ID holds a position that cannot be")
+        raise BadRequest("Last-Event-ID has an invalid position")
     return stream, Position(epoch, offset)
 
 
 def id_line(stream: str, epoch: str, offset: int, key: bytes = b"") -> bytes:
-    """The line by which a codec says how far a stream has come. `key`: a subscription's, with a colon behind it."""
+    """The line with which a codec reports the position of a stream. `key`: of the subscription, followed by a colon."""
     return b"id: %b%d/%b/%b\n" % (key, offset, _quoted(epoch, _SAFE_EPOCH), _quoted(stream, _SAFE))
 
 
@@ -99,21 +99,21 @@ def _quoted(text: str, safe: str) -> bytes:
 
 
 class EventIds:
-    """The positions of one connection, moved by the id lines that its codec writes.
+    """The positions of one connection, advanced by the id lines of its codec.
 
-    They are moved when events are written to the client, not when they are encoded: an id never claims what is still waiting.
+    They advance when events are written to the client, not when they are encoded, so an id never covers pending events.
     """
 
     def __init__(
         self, subscriptions: Mapping[str, Sequence[str]], known: Mapping[str, Mapping[str, Position]], keyed: bool
     ) -> None:
-        """`subscriptions`: the streams of each identifier; `known`: the positions with which its client came;
-        `keyed`: id lines name their subscription."""
+        """`subscriptions`: the streams of each identifier; `known`: the client's positions; `keyed`: id lines have the key of
+        their subscription."""
         self._keys: dict[bytes, list[bytes]] = {}
         self._positions: dict[tuple[bytes, bytes], tuple[bytes, int]] = {}
         self._delivered: set[tuple[bytes, bytes]] = set()
         self._entries: dict[bytes, bytes] = {}
-        self._uneven: set[bytes] = set()  # streams whose subscriptions have come differently far
+        self._uneven: set[bytes] = set()  # streams with subscriptions at different offsets
         for identifier, streams in subscriptions.items():
             key = subscription_key(identifier).encode() if keyed else b""
             for stream in dict.fromkeys(streams):
@@ -126,7 +126,7 @@ class EventIds:
         self.plain = not keyed and len(self._keys) == 1  # ids are as the codec writes them
 
     def longest(self) -> int:
-        """How long an id of this connection may become."""
+        """The maximum length of an id of this connection."""
         size = 0
         for name, keys in self._keys.items():
             for key in keys:
@@ -136,8 +136,8 @@ class EventIds:
         return size
 
     def stamped(self, events: bytes) -> Iterator[bytes]:
-        """Whole events as they go to the client, in pieces: ids may be longer than what they stand at."""
-        text = b"\n" + events  # so that every line has its beginning
+        """Complete events with their final ids, in pieces, because ids may be longer than their events."""
+        text = b"\n" + events  # so that every line follows a line feed
         at = 1
         piece: list[bytes] = []
         size = 0
@@ -159,7 +159,7 @@ class EventIds:
         key, offset, epoch, name = found[1] or b"", int(found[2]), found[3], found[4]
         place = (key, name)
         if place in self._delivered and self._positions[place][0] == epoch and self._positions[place][1] > offset:
-            return  # a gap is said where history begins, but what is behind it may have been delivered already
+            return  # the gap is reported where history begins, but later messages may have been delivered already
         self._delivered.add(place)
         self._positions[place] = (epoch, offset)
         if key not in self._keys.setdefault(name, []):
@@ -167,7 +167,7 @@ class EventIds:
         self._print(name)
 
     def _print(self, name: bytes) -> None:
-        """One entry for all subscriptions of a stream, if they have come equally far."""
+        """One entry for all subscriptions of a stream, if they are at the same offset."""
         found = [(key, *self._positions[key, name]) for key in self._keys[name] if (key, name) in self._positions]
         self._uneven.discard(name)
         if len(found) == len(self._keys[name]) and len({(epoch, offset) for _, epoch, offset in found}) == 1:

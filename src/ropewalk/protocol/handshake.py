@@ -1,4 +1,4 @@
-"""What an HTTP request says about the session it wants: subprotocol, token, origin. Pure, shared by every transport."""
+"""Parses the session options of an HTTP request: subprotocol, token, origin. Pure, shared by all transports."""
 
 import logging
 from collections import Counter
@@ -11,7 +11,7 @@ from ropewalk.model.sessions import ClientOptions
 logger = logging.getLogger("ropewalk.handshake")
 
 HEAD_END = b"\r\n\r\n"
-"""What ends the head of an HTTP request."""
+"""The end of the head of an HTTP request."""
 
 BASE, EXTENDED = "actioncable-v1-json", "actioncable-v1-ext-json"
 SUBPROTOCOLS = (BASE, EXTENDED)  # the server's order decides: a client that offers both gets the base protocol
@@ -19,9 +19,9 @@ TOKEN_PREFIX = "anycable-token."
 POSITIONS_PARAM = "positions"
 RESTORE_HEADER = "x-anycable-restore-sid"
 PING_UNITS = {"s": 1, "ms": 1_000, "ns": 1_000_000_000}
-"""The units of a ping's timestamp that a client may choose, by name, per second."""
+"""Units of ping timestamps that a client may choose: by name, how many make a second."""
 
-LONGEST_PING_INTERVAL = 3600
+MAX_PING_INTERVAL_SECONDS = 3600
 
 
 def offered_subprotocols(lines: Sequence[str]) -> list[str]:
@@ -29,7 +29,7 @@ def offered_subprotocols(lines: Sequence[str]) -> list[str]:
 
 
 def chosen_subprotocol(offered: Sequence[str]) -> str | None:
-    """None: nothing in common. The connection is accepted all the same, as a base session without an echo."""
+    """None without a common subprotocol. Then the session uses the base protocol, and the response names none."""
     for name in SUBPROTOCOLS:
         if name in offered:
             return name
@@ -37,7 +37,7 @@ def chosen_subprotocol(offered: Sequence[str]) -> str | None:
 
 
 def query_params(query: str) -> dict[str, str]:
-    """Of repeated names the last wins."""
+    """Of repeated names, the last one counts."""
     if not query:
         return {}
     if "%" in query or "+" in query:
@@ -46,8 +46,8 @@ def query_params(query: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def token_of(param: str, headers: Mapping[str, str], params: Mapping[str, str], offered: Sequence[str] = ()) -> str:
-    """The header wins over the subprotocol, which wins over the query; "" when there is none."""
+def find_token(param: str, headers: Mapping[str, str], params: Mapping[str, str], offered: Sequence[str] = ()) -> str:
+    """The token from the header, else from the subprotocol, else from the query; "" without one."""
     if in_header := headers.get(f"x-{param.lower()}"):
         return in_header
     for name in offered:
@@ -57,7 +57,7 @@ def token_of(param: str, headers: Mapping[str, str], params: Mapping[str, str], 
 
 
 def client_options(headers: Mapping[str, str], params: Mapping[str, str]) -> ClientOptions:
-    """The session to restore (header, or `sid`), pings (`pi` and `ptp`) and `reconnect_in`. Wrong values count as absent."""
+    """The session to restore (header, or `sid`), pings (`pi` and `ptp`) and `reconnect_in`. Invalid values are ignored."""
     former_sid = headers.get(RESTORE_HEADER, "")
     if not params:
         return ClientOptions(former_sid)
@@ -73,22 +73,22 @@ def _ping_interval(text: str) -> float | None:
     if not text:
         return None
     try:
-        # Bounded before it becomes a float: an integer may be larger than any of these.
-        return float(min(max(int(text), 0), LONGEST_PING_INTERVAL))
+        # Bounded before the conversion: an integer may exceed the range of floats.
+        return float(min(max(int(text), 0), MAX_PING_INTERVAL_SECONDS))
     except ValueError:
         return None
 
 
 def asks_positions(params: Mapping[str, str]) -> bool:
-    """Whether a client wants to be told the positions of its streams, beyond what clients of the reference know."""
+    """Whether a client requests the positions of its streams, an extension of the reference protocol."""
     return params.get(POSITIONS_PARAM) == "1"
 
 
 class AllowedOrigins:
-    """Hosts (with port, if it is not the usual one) a browser's page may come from; `*.example.com` matches as a suffix.
+    """The hosts (with a port, unless it is the default) whose pages may connect; `*.example.com` matches as a suffix.
 
-    Browsers tell the origin of a page and do not let the page change it. Programs tell none, or whatever they like: they are
-    let in, unless `required`. What is refused is counted in `refusals`. `everyone`: pages of every origin may come.
+    Browsers send the origin of a page, and the page cannot change it. Other programs send none, or any value: without an
+    origin they are accepted, unless it is `required`. Refusals are counted in `refusals`. `everyone`: all origins are allowed.
     """
 
     def __init__(self, hosts: Sequence[str], required: bool = False, refusals: Counter[str] | None = None) -> None:

@@ -1,6 +1,6 @@
-"""The columns of the journal as an Arrow schema: in its files, in what it answers to readers, and in the archive.
+"""The columns of the journal as an Arrow schema: in its files, in responses to readers, and in the archive.
 
-Invariant: every field is nullable, also where no row is without a value, because Spark compares schemas exactly.
+Invariant: every field is nullable, even if every row has a value, because Spark compares schemas exactly.
 """
 
 import pyarrow as pa
@@ -20,5 +20,5 @@ _VIEWS = {pa.string_view(): STRING, pa.binary_view(): BINARY}
 
 
 def without_views(schema: pa.Schema) -> pa.Schema:
-    """To read files that other tools have rewritten: they write texts as views, for which Arrow lacks most functions."""
+    """For files rewritten by other tools, which store texts as views: Arrow has few functions for those."""
     return pa.schema([field.with_type(_VIEWS.get(field.type, field.type)) for field in schema])

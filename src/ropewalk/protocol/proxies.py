@@ -1,6 +1,6 @@
-"""Where a connection really comes from, when proxies stand before the server.
+"""Finds the client address of a connection through proxies: forwarding headers and the PROXY protocol.
 
-A header is believed only as far as each address that passed it on is a trusted proxy: the client is the last one that is not.
+A header is trusted only as far as each address that forwarded it is a trusted proxy: the client is the last one that is not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,22 +11,22 @@ from msgspec import Struct
 from ropewalk.model.errors import BadRequest, UserMistake
 
 UNIX = "unix"
-"""The word for proxies that connect over a Unix socket, whose connections have no address."""
+"""Stands for proxies that connect over a Unix socket, whose connections have no address."""
 
 
 FORWARDING_HEADERS = ("x-forwarded-for", "x-forwarded-proto")
 
 
 def joined_headers(all_of: Callable[[str, list[str]], Sequence[str]], names: Sequence[str]) -> dict[str, str]:
-    """Headers of a request in which one name may come several times, joined by commas as RFC 9110 has it (section 5.3)."""
+    """The values of each header, joined by commas if a name is repeated (RFC 9110 section 5.3)."""
     return {name: ",".join(all_of(name, [])) for name in names}
 
 
 class Peer(Struct, frozen=True):
-    """The other end of a connection: the socket's address ("" for a Unix socket), and the one that a PROXY header told."""
+    """The other end of a connection: the address of the socket ("" for a Unix socket), and the one in a PROXY header."""
 
     address: str
-    told: str = ""
+    proxied: str = ""
 
 
 class TrustedProxies:
@@ -40,7 +40,7 @@ class TrustedProxies:
         return self._unix or bool(self._networks)
 
     def trusts(self, address: str) -> bool:
-        """`address` as the socket gives it, "" for a Unix socket."""
+        """`address`: of the socket, "" for a Unix socket."""
         if not address:
             return self._unix
         parsed = _address(address)
@@ -51,14 +51,14 @@ class TrustedProxies:
         if not self or not self.trusts(peer.address):
             return peer.address, scheme
         forwarded = headers.get("x-forwarded-proto", "").rpartition(",")[2].strip().lower()
-        return self._address_behind(peer.told or peer.address, headers.get("x-forwarded-for", "")), _SCHEMES.get(
+        return self._address_behind(peer.proxied or peer.address, headers.get("x-forwarded-for", "")), _SCHEMES.get(
             forwarded, scheme
         )
 
     def _address_behind(self, client: str, header: str) -> str:
         for hop in reversed(header.split(",")):
             address = _without_port(hop.strip())
-            # What an untrusted address says of those behind it is not believed; nor can anything behind nonsense be.
+            # Entries added by an untrusted address, or before an invalid one, are ignored.
             if not self.trusts(client) or _address(address) is None:
                 break
             client = address
@@ -80,29 +80,30 @@ def _address(text: str) -> object:
         address = ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    # A socket that listens on both families gives IPv4 addresses in IPv6 notation.
+    # Dual-stack sockets report IPv4 addresses in IPv6 notation.
     return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address
 
 
 def _without_port(text: str) -> str:
-    """`1.2.3.4:5678` and `[::1]:5678`, as some proxies write them."""
+    """Some proxies append a port: `1.2.3.4:5678`, `[::1]:5678`."""
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0] if text.count(":") == 1 else text
 
 
-V1_LONGEST = 107
+MAX_V1_BYTES = 107
 V2_SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
-V2_LONGEST = 2048
+MAX_V2_BYTES = 2048
 _V2_HEAD = 16
 _LOCAL, _PROXY = 0x20, 0x21
 _SIZES = {0x11: 4, 0x21: 16}  # TCP over IPv4, over IPv6
 
 
 def split_proxy_header(data: bytes) -> tuple[str, bytes] | None:
-    """(source address, what follows); "" where the proxy speaks for itself, None while the header is incomplete.
+    """Split a header of the PROXY protocol, version 1 or 2, from the input. Only the source address is used.
 
-    Raises BadRequest for what is no such header.
+    Returns (source address, rest), with "" for the proxy's own connections; None while the header is incomplete. Raises
+    BadRequest if there is no such header. See https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt.
     """
     if data[: len(V2_SIGNATURE)] == V2_SIGNATURE[: len(data)]:
         return _version_2(data)
@@ -111,7 +112,7 @@ def split_proxy_header(data: bytes) -> tuple[str, bytes] | None:
 
 def _version_1(data: bytes) -> tuple[str, bytes] | None:
     line, end, rest = data.partition(b"\r\n")
-    if not b"PROXY "[: len(line)] == line[:6] or len(line) > V1_LONGEST:
+    if not b"PROXY "[: len(line)] == line[:6] or len(line) > MAX_V1_BYTES:
         raise BadRequest("no PROXY header")
     if not end:
         return None
@@ -131,7 +132,7 @@ def _version_2(data: bytes) -> tuple[str, bytes] | None:
         return None
     command, family = data[12], data[13]
     size = int.from_bytes(data[14:16])
-    if command not in (_LOCAL, _PROXY) or size > V2_LONGEST:
+    if command not in (_LOCAL, _PROXY) or size > MAX_V2_BYTES:
         raise BadRequest("a PROXY header that cannot be read")
     if len(data) < _V2_HEAD + size:
         return None

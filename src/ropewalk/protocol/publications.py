@@ -1,7 +1,6 @@
-"""The body of a publish request: bytes to publications, or to the order to disconnect somebody.
+"""Decodes the body of a publish request: publications, or a request to disconnect a user.
 
-Strict: whatever is not exactly one of the known shapes is refused with the reason and its place in the batch, and then
-nothing of the body counts.
+Strict: a body of any other shape is refused with the reason and the index in the batch, and nothing of it is published.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from ropewalk.protocol.stream_keys import MARK, is_name
 MAX_UID_BYTES = 256
 
 LARGE_BYTES = 64 * 1024
-"""A body that is larger is decoded in pieces. One of tiny publications would hold the event loop for tens of milliseconds."""
+"""Larger bodies are decoded in pieces: many small publications would block the event loop for tens of milliseconds."""
 
 ENTRIES_AT_ONCE = 250
 
@@ -32,7 +31,7 @@ _BATCH_INDEX = re.compile(r" - at `\$\[(\d+)\]")
 
 
 class PublicationLimits(Struct, frozen=True):
-    """How much one publish request may bring."""
+    """Limits of one publish request."""
 
     max_stream_name: int = Limits().max_stream_name
     max_batch: int = 1000
@@ -59,7 +58,7 @@ class _StrictDisconnect(_Disconnect, forbid_unknown_fields=True):
 
 
 class _Entry(Struct):
-    """Both shapes at once, so that one pass reads the body. A null is as good as an absent key; unknown keys are ignored."""
+    """Both shapes, so that one pass decodes the body. Null counts as absent; unknown keys are ignored."""
 
     stream: str | None = None
     data: Raw = Raw(b"null")
@@ -71,14 +70,14 @@ class _Entry(Struct):
 
 
 class _StrictEntry(_Entry, forbid_unknown_fields=True):
-    """What a body without unknown keys is read as: such a body has no room for deep nesting, and need not be measured."""
+    """For bodies without unknown keys, which cannot nest deeply, so their depth need not be measured."""
 
     meta: _StrictMeta | None = None
     payload: _StrictDisconnect | None = None
 
 
 class _BatchEntry(_Entry, kw_only=True):
-    """In a batch there are publications only. Decoding ends at the first that is none, and not after a megabyte of `{}`."""
+    """A batch has only publications. Decoding stops at the first invalid entry, not after a megabyte of `{}`."""
 
     stream: str | None
 
@@ -92,8 +91,8 @@ class _TooMany(Exception):
 
 
 class _Counted(Struct):
-    """Nothing of an entry is looked at but that it names a stream. Decoding ends with the first entry that is one too many,
-    however many follow. `left` is set before each decoding."""
+    """Counts entries that have a stream, and stops decoding at the first one over the limit. `left` is set before each
+    decoding."""
 
     stream: Raw
     left: ClassVar[int] = 0
@@ -104,7 +103,7 @@ class _Counted(Struct):
             raise _TooMany
 
 
-_AROUND = 2  # a batch, and in it a publication, around what a publisher says
+_AROUND = 2  # nesting levels of the protocol: a batch, and a publication in it
 
 _strict_decoder: msgspec.json.Decoder[_StrictEntry | list[_StrictBatchEntry]] = msgspec.json.Decoder(
     _StrictEntry | list[_StrictBatchEntry]
@@ -115,16 +114,15 @@ _counting_decoder: msgspec.json.Decoder[list[_Counted]] = msgspec.json.Decoder(l
 _list_decoder: msgspec.json.Decoder[list[Raw]] = msgspec.json.Decoder(list[Raw])
 _body_decoder: msgspec.json.Decoder[_Entry | list[_BatchEntry]] = msgspec.json.Decoder(_Entry | list[_BatchEntry])
 
-# Decoding to Raw is the cheapest check of a JSON text (about half the time of a full decode, nothing is built). It was
-# found to check the whole grammar (numbers, escapes, surrogate pairs, trailing text), and to leave two things unchecked:
-# UTF-8, which holds already because the text comes out of a decoded str; and the range of numbers, which is as wanted:
-# they are passed on as they are written.
+# Decoding to Raw is the cheapest check of a JSON text: about half the time of a full decode. It checks the whole grammar
+# (numbers, escapes, surrogate pairs, trailing text) except two things: UTF-8, which is valid because the text is from a
+# decoded str; and the range of numbers, which is intended, because they are passed on as text.
 _check_json = msgspec.json.Decoder(Raw).decode
 _read_text = msgspec.json.Decoder(str).decode
 
 
 async def decode_gently(body: bytes, limits: PublicationLimits, key: str = "") -> list[Publication] | RemoteDisconnect:
-    """The same as `decode`, with turns of the event loop in between where the body is a large batch."""
+    """Like `decode`, but yields to the event loop between pieces of a large batch."""
     if len(body) <= LARGE_BYTES or body.lstrip(_JSON_WHITESPACE)[:1] != b"[":
         return decode(body, limits, key)
     check_uid(key, "Idempotency-Key")
@@ -139,7 +137,7 @@ async def decode_gently(body: bytes, limits: PublicationLimits, key: str = "") -
 
 
 def decode(body: bytes, limits: PublicationLimits, key: str = "") -> list[Publication] | RemoteDisconnect:
-    """`key` gives a uid to publications that carry none of their own. Raises MalformedPublication."""
+    """`key`: the uid of publications without their own. Raises MalformedPublication."""
     check_uid(key, "Idempotency-Key")
     match _entries(body):
         case list() as entries:
@@ -152,7 +150,7 @@ def decode(body: bytes, limits: PublicationLimits, key: str = "") -> list[Public
 
 
 def _raw_entries(body: bytes, most: int) -> list[Raw]:
-    """Each as its JSON text, at most so many."""
+    """The JSON text of each entry, at most `most`."""
     _Counted.left = most
     try:
         _counting_decoder.decode(body)
@@ -219,7 +217,7 @@ def _too_deep() -> MalformedPublication:
 def _publication(entry: _Entry, limits: PublicationLimits, fallback_uid: str, index: int) -> Publication:
     if entry.command is not None:
         raise MalformedPublication("a command cannot be part of a batch", index)
-    stream = stream_of(entry.stream, limits.max_stream_name, index)
+    stream = check_stream(entry.stream, limits.max_stream_name, index)
     if entry.uid:
         check_uid(entry.uid, "uid", index)
     if entry.partition_key and len(entry.partition_key.encode()) > limits.max_stream_name:
@@ -227,33 +225,33 @@ def _publication(entry: _Entry, limits: PublicationLimits, fallback_uid: str, in
     meta = entry.meta or _Meta()
     return Publication(
         stream,
-        payload_of(_text_of(entry.data, index), index),
+        encode_payload(_data_text(entry.data, index), index),
         meta.exclude_socket or "",
-        type_of(meta.broadcast_type, index),
+        check_type(meta.broadcast_type, index),
         meta.transient or False,
         entry.uid or fallback_uid,
         partition_key=entry.partition_key or "",
     )
 
 
-def type_of(broadcast_type: str | None, index: int) -> str:
+def check_type(broadcast_type: str | None, index: int) -> str:
     if broadcast_type in SERVER_TYPES:
-        raise MalformedPublication(f"broadcast_type {broadcast_type} is what the server itself says: take another word", index)
+        raise MalformedPublication(f"broadcast_type {broadcast_type} is reserved for the server: use another", index)
     return broadcast_type or ""
 
 
-def stream_of(name: str | None, longest: int, index: int) -> str:
+def check_stream(name: str | None, longest: int, index: int) -> str:
     if not name:
         raise MalformedPublication("stream must be a non-empty string", index)
     if len(name.encode()) > longest:
         raise MalformedPublication(f"stream is longer than {longest} bytes", index)
     if name.startswith(MARK) and not is_name(name):
-        raise MalformedPublication(f"a stream whose name begins with {MARK} stands for bytes, and none have this one", index)
+        raise MalformedPublication(f"a stream name that begins with {MARK} must be the valid encoding of a key", index)
     return name
 
 
-def _text_of(data: Raw, index: int) -> str:
-    """Publishers send the message as a JSON text in a string. JSON that was not put into a string is that text itself."""
+def _data_text(data: Raw, index: int) -> str:
+    """The message: JSON text in a string, or plain JSON."""
     raw = bytes(data)
     try:
         if raw.startswith(b'"'):
@@ -262,11 +260,11 @@ def _text_of(data: Raw, index: int) -> str:
             return raw.decode()
     except UnicodeDecodeError:
         raise MalformedPublication("body is not UTF-8", index) from None
-    raise MalformedPublication("data is missing: JSON, as a text or as it is", index)
+    raise MalformedPublication("data is missing: it must be JSON, plain or in a string", index)
 
 
-def payload_of(data: str, index: int) -> bytes:
-    """JSON text as it was written; anything else, and null (which clients drop), as a JSON string of itself."""
+def encode_payload(data: str, index: int) -> bytes:
+    """JSON text unchanged; any other text, and null, which clients drop, as a JSON string."""
     text = data.encode().strip(_JSON_WHITESPACE)
     if is_too_deep(text):
         raise MalformedPublication(f"data is {TOO_DEEP}", index, Refusal.NESTING)
@@ -280,7 +278,7 @@ def payload_of(data: str, index: int) -> bytes:
 def check_uid(uid: str, name: str, index: int = 0) -> None:
     try:
         size = len(uid.encode())
-    except UnicodeEncodeError:  # a header may bring bytes that are no text
+    except UnicodeEncodeError:  # a header may have bytes that are not text
         raise MalformedPublication(f"{name} is not UTF-8", index) from None
     if size > MAX_UID_BYTES:
         raise MalformedPublication(f"{name} is longer than {MAX_UID_BYTES} bytes", index)

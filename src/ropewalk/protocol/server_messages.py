@@ -1,6 +1,6 @@
-"""What a server says to a cable client, as typed records: the receiving half of the cable protocol in JSON.
+"""Decodes messages of a cable server to typed records: the receiving half of the cable protocol in JSON.
 
-Fields that only some servers send have defaults, so that every server of the extended protocol is understood.
+Fields that only some servers send have defaults, so that messages of every server of the extended protocol can be decoded.
 """
 
 import re
@@ -16,7 +16,7 @@ from ropewalk.model.presence import Member
 
 
 class Welcome(Struct, frozen=True):
-    """The session may begin. `restored_ids` are the identifiers that need no new subscribe; empty for a new session."""
+    """The session begins. `restored_ids`: identifiers that need no new subscribe; empty for a new session."""
 
     sid: str = ""
     restored: bool = False
@@ -24,7 +24,7 @@ class Welcome(Struct, frozen=True):
 
 
 class Goodbye(Struct, frozen=True):
-    """The server ends the connection, and says whether the client may come back, and perhaps after how many milliseconds."""
+    """The server ends the connection. `reconnect`: the client may reconnect, after `reconnect_in` milliseconds."""
 
     reason: str = ""
     reconnect: bool = True
@@ -32,7 +32,7 @@ class Goodbye(Struct, frozen=True):
 
 
 class ServerPing(Struct, frozen=True):
-    """`timestamp`: the server's clock in UNIX seconds, 0 when it said none."""
+    """`timestamp`: the server's clock in UNIX seconds; 0 without one."""
 
     timestamp: float = 0.0
 
@@ -42,7 +42,7 @@ class ServerPong(Struct, frozen=True):
 
 
 class SubscriptionConfirmed(Struct, frozen=True):
-    """`tips`: where live delivery begins, from servers that say so."""
+    """`tips`: where live delivery begins, from servers that send it."""
 
     identifier: str
     tips: dict[str, Position] = {}
@@ -167,28 +167,28 @@ _presence_body = msgspec.json.Decoder(_PresenceBody)
 _timestamp = msgspec.json.Decoder(float)
 
 MILLISECONDS_FROM = 1e11
-"""A timestamp above this cannot be seconds (it would be the year 5138): it is the millisecond precision that was asked for."""
+"""A timestamp above this cannot be seconds (it would be the year 5138), so it is in milliseconds."""
 
 
 _AROUND = 8
-"""Levels that the protocol puts around what somebody said, and some more: other servers may have their own."""
+"""Nesting levels of the protocol, with a reserve for other servers."""
 
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?|[\[{\]}]', re.DOTALL)
 _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 
 
 def decode(data: bytes | str) -> ServerMessage:
-    """Raises MalformedFrame for what is no message of the protocol."""
+    """Raises MalformedFrame for an invalid message."""
     try:
         if is_too_deep(data, MAX_DEPTH + _AROUND):
             return _deep(data.encode() if isinstance(data, str) else data)
         return _typed(_frame.decode(data))
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise MalformedFrame(f"the server sent what is no cable message: {error}") from error
+        raise MalformedFrame(f"the server sent an invalid cable message: {error}") from error
 
 
 def _deep(data: bytes) -> ServerMessage:
-    """A message of a stream that is nested too deeply to be decoded still has its position; nothing else may be so deep."""
+    """Decode a message nested too deeply: a message of a stream keeps its position; any other is an error."""
     frame, payload = _without_message(data)
     message = None if is_too_deep(frame, MAX_DEPTH + _AROUND) else _typed(_frame.decode(frame))
     if not isinstance(message, Data):

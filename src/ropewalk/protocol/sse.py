@@ -1,6 +1,7 @@
-"""Server-sent events: records to the text of events.
+"""Server-sent events: encodes records as events, and parses the requests of SSE clients.
 
-Whatever a name or a payload holds, it cannot end its line: an event is never more than the one that was meant.
+Line ends in names and payloads are escaped, so they cannot begin another event. Requests come from untrusted clients: invalid
+ones raise BadRequest.
 """
 
 import re
@@ -25,7 +26,7 @@ from ropewalk.protocol.event_ids import LastEventId, id_line, subscription_key
 from ropewalk.protocol.transmissions import TransmissionCodec
 
 NEVER = 31_536_000_000
-"""Milliseconds, a year: the `retry` by which an EventSource is told not to come back."""
+"""Milliseconds, a year: the `retry` that keeps an EventSource from reconnecting."""
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
@@ -33,13 +34,17 @@ _LINE_END = re.compile(rb"\r\n|\r|\n")
 class SseCodec(TransmissionCodec):
     """Both codecs of an SSE connection.
 
-    `unwrap` sends data messages as their bare message (GET); `raw` leaves out every message that has a type. An event that
-    moves positions has an id line for each of them, with the subscription's key where `keyed`: `EventIds` turns them into the
-    one line that the client gets.
+    An event that advances positions has an id line for each of them. `EventIds` merges these into the one line that the client
+    receives.
+
+    Args:
+        unwrap: send data messages as their bare message (GET).
+        raw: omit every message with a type.
+        keyed: id lines have the key of their subscription.
     """
 
     one_way = True
-    tells_positions = False
+    reports_positions = False
     shows_tips = True
     confirms_with_tips = False
     answers_repeats = False
@@ -96,10 +101,10 @@ class SseCodec(TransmissionCodec):
         return self._typed("confirm_history", cable_json.confirm_trimmed_json(identifier, gaps), positions)
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
-        """The id is where the gap ends: a client that is cut off right here does not come back to before it. Nothing follows
-        one that is ahead, so it goes on from the tip."""
+        """The id is the end of the gap, so that a client that disconnects here does not resume before it. A client that is
+        ahead continues at the tip."""
         key = self._key(identifier)
-        # A gap without an epoch moves nothing: the client comes back to the position that it has.
+        # A gap without an epoch changes no position: the client resumes at its old one.
         ends = [(gap, gap.tip if gap.reason is GapReason.AHEAD else gap.oldest - 1) for gap in gaps if gap.epoch]
         positions = b"".join(id_line(gap.stream, gap.epoch, end, key) for gap, end in ends)
         return self._typed("reject_history", cable_json.reject_history_json(identifier, gaps), positions)
@@ -114,10 +119,10 @@ class SseCodec(TransmissionCodec):
         return cable_json.fitting(page, room)
 
     def transmission(self, text: str) -> bytes:
-        said = transmissions.read(text)
-        if said.type:
-            return self._typed(said.type, text.encode())
-        return _event(b"", _bare(bytes(said.message)) if self._unwrap and said.message else text.encode(), b"")
+        parsed = transmissions.read(text)
+        if parsed.type:
+            return self._typed(parsed.type, text.encode())
+        return _event(b"", _bare(bytes(parsed.message)) if self._unwrap and parsed.message else text.encode(), b"")
 
     def ping(self, timestamp: int) -> bytes:
         return self._typed("ping", cable_json.ping_json(timestamp))
@@ -135,7 +140,7 @@ class SseCodec(TransmissionCodec):
         return data.decode(errors="replace")
 
     def _typed(self, kind: str, data: bytes, last: bytes = b"") -> bytes:
-        """Without its data an event is not seen by the page, but its id and its retry time are kept by the EventSource."""
+        """The page does not receive an event without data, but the EventSource applies its id and retry time."""
         if self._raw:
             return last and last + b"\n"
         return _event(b"event: %b\n" % _LINE_END.sub(b" ", kind.encode()), data, last)
@@ -150,14 +155,14 @@ def _event(start: bytes, data: bytes, last: bytes) -> bytes:
 
 
 def _bare(payload: bytes) -> bytes:
-    """A JSON string as the text it stands for, anything else as the JSON it is."""
+    """The text of a JSON string; any other JSON unchanged."""
     return msgspec.json.decode(payload, type=str).encode() if payload.startswith(b'"') else payload
 
 
 _TRUE = ("1", "true", "t", "y")
 _SINCE = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
-# In the order in which they count: parameter, and the identifier that its value stands for.
+# In order of precedence: the parameter, and the identifier for its value.
 _SELECTORS: dict[str, Callable[[str], dict[str, str]]] = {
     "channel": lambda value: {"channel": value},
     "stream": lambda value: {"channel": "$pubsub", "stream_name": value},
@@ -198,8 +203,8 @@ def _subscribe(line: bytes, number: int) -> Subscribe:
 
 
 def _resumed(subscribe: Subscribe, last: LastEventId) -> Subscribe:
-    """Clients repeat their first request and add the last event id, so that counts, unless the command names a later position
-    of the same epoch."""
+    """Clients repeat their first request with the last event id, which counts unless the command has a later position of the
+    same epoch."""
     positions = last.of(subscribe.identifier)
     if not positions:
         return subscribe
@@ -230,7 +235,7 @@ def _since(text: str) -> float | None:
 
 
 def _text(value: str, name: str) -> str:
-    """Bytes that were no UTF-8 reach us as lone surrogates; such a text could never be written again."""
+    """Bytes that are not UTF-8 are lone surrogates here, which cannot be encoded."""
     if any("\ud800" <= character <= "\udfff" for character in value):
         raise BadRequest(f"{name} is not UTF-8")
     return value

@@ -1,7 +1,7 @@
-"""Transmissions: Action Cable JSON that an application writes for a client, and what the server must know of it.
+"""Transmissions: Action Cable JSON that an application sends to a client.
 
-The server passes them on as they are, but for three: a welcome has to carry the session's own sid, a goodbye has to say whether
-to come back, and a confirmation is the server's to say, for it tells where live delivery begins.
+The server forwards them unchanged, with three exceptions: it adds the session's sid to a welcome and `reconnect` to a
+disconnect, and it replaces a confirmation by its own, which has the position where live delivery begins.
 """
 
 from abc import ABC, abstractmethod
@@ -15,27 +15,27 @@ from ropewalk.protocol.cable_json import welcome_json
 from ropewalk.protocol.envelopes import reply_json
 
 
-class Said(Struct):
-    """What counts of a transmission; everything is empty in one that is no JSON object."""
+class ParsedTransmission(Struct):
+    """The fields the server reads. All are empty if the transmission is not a JSON object."""
 
     type: str = ""
     identifier: str = ""
     message: Raw = Raw(b"")
 
 
-_said = msgspec.json.Decoder(Said).decode
+_parse = msgspec.json.Decoder(ParsedTransmission).decode
 _fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def read(text: str) -> Said:
+def read(text: str) -> ParsedTransmission:
     try:
-        return _said(text)
+        return _parse(text)
     except msgspec.DecodeError:
-        return Said()
+        return ParsedTransmission()
 
 
 def with_welcome(texts: Sequence[str], plain: str, sid: str) -> list[str]:
-    """A welcome first, whatever the application said: its own with the sid in it, or the `plain` one."""
+    """The transmissions with a welcome first: the application's, with the sid added, or the `plain` one."""
     welcome = next((text for text in texts if read(text).type == "welcome"), None)
     if welcome is None:
         return [plain, *texts]
@@ -44,7 +44,7 @@ def with_welcome(texts: Sequence[str], plain: str, sid: str) -> list[str]:
 
 
 def refusals(texts: Sequence[str]) -> list[str]:
-    """A `disconnect` that does not say whether to come back says no: a client that was refused would come back for ever."""
+    """Add `"reconnect": false` to a `disconnect` without `reconnect`. Otherwise rejected clients would keep reconnecting."""
     return [_final(text) if read(text).type == "disconnect" else text for text in texts]
 
 
@@ -54,16 +54,16 @@ def _final(text: str) -> str:
 
 
 def around(kind: str, identifier: str, texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What comes before and what after the reply of this kind to this identifier; all of it before one that was not said."""
+    """The transmissions before and after the reply of this kind to this identifier. Without such a reply, all are before."""
     for index, text in enumerate(texts):
-        said = read(text)
-        if said.type == kind and said.identifier == identifier:
+        parsed = read(text)
+        if parsed.type == kind and parsed.identifier == identifier:
             return list(texts[:index]), list(texts[index + 1 :])
     return list(texts), []
 
 
 class TransmissionCodec(ABC):
-    """The part of a `SessionCodec` that is about transmissions."""
+    """The methods of a `SessionCodec` for transmissions."""
 
     @abstractmethod
     def transmission(self, text: str) -> bytes: ...

@@ -1,6 +1,7 @@
 """Server frames of RFC 6455, and the codec of the cable: Action Cable JSON in text frames.
 
-Frames are built here, not by the transport, so that one frame serves every connection and a tick's frames join into one write.
+Frames are built here, not by the transport, so that one frame serves all connections and the frames of a tick are joined into
+one write.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,13 +38,13 @@ def pong_frame(payload: bytes) -> bytes:
 
 
 def close_frame(code: int, text: str) -> bytes:
-    """A control frame carries at most 125 bytes: two of code, the rest text, cut between characters."""
+    """A control frame has at most 125 bytes: two for the code, the rest for text, truncated between characters."""
     reason = text.encode()[:123].decode(errors="ignore").encode()
     return b"\x88" + (len(reason) + 2).to_bytes(1) + code.to_bytes(2) + reason
 
 
 def readable(data: bytes) -> str:
-    """Frames that a server sends, as text for the log: one after another without their heads; what is no frame as it is."""
+    """Frames of a server as text for the log, without their heads. Other bytes are shown unchanged."""
     shown: list[str] = []
     while data and data[0] & 0x80 and data[0] & 0x0F in _OPCODES:  # never the first byte of text
         size, start = data[1], 2
@@ -56,7 +57,7 @@ def readable(data: bytes) -> str:
 
 
 class CableMessages:
-    """The `MessageCodec` of the cable: one for all sessions, because what they asked for changes no message."""
+    """The `MessageCodec` of the cable: one for all sessions, since the options of a session change no message."""
 
     def head(self, identifier: str) -> bytes:
         return cable_json.message_head(identifier)
@@ -90,7 +91,7 @@ _confirmation = lru_cache(maxsize=CONFIRMATIONS)(_confirmed)
 class CableCodec(TransmissionCodec):
     """The `SessionCodec` of the cable. Base and extended sessions share it: what differs between them is what they ask for.
 
-    `native_pings` adds a WebSocket ping to each of ours, for clients whose library answers only those. `tells_positions` adds
+    `native_pings` adds a WebSocket ping to each of ours, for clients whose library answers only those. `reports_positions` adds
     the positions of streams to confirmations, for clients that ask for them.
     """
 
@@ -99,10 +100,10 @@ class CableCodec(TransmissionCodec):
     confirms_with_tips = False
     answers_repeats = False
 
-    def __init__(self, native_pings: bool = False, tells_positions: bool = False) -> None:
+    def __init__(self, native_pings: bool = False, reports_positions: bool = False) -> None:
         self.native_pings = native_pings
         self.meter = None
-        self.tells_positions = self.shows_tips = tells_positions
+        self.reports_positions = self.shows_tips = reports_positions
         self._after_ping = PING_FRAME if native_pings else b""
 
     def decode(self, frame: bytes) -> Command:

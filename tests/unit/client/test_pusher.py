@@ -7,7 +7,7 @@ import pytest
 from ropewalk.client.pusher import new_uid, push_frame
 from ropewalk.model.errors import UserMistake
 from ropewalk.protocol.broky.frames import Format, Run
-from ropewalk.protocol.broky.ksuid import ksuid_of
+from ropewalk.protocol.broky.ksuid import parse_ksuid
 from ropewalk.protocol.broky.runs import decode
 
 UID = b"u" * 20
@@ -23,8 +23,8 @@ def push_run(**arguments: Any) -> Run:
 
 def test_uids_can_be_bytes_or_text() -> None:
     text = new_uid()
-    assert push_run(uids=[UID, text]).uid == UID + ksuid_of(text)
-    assert push_run(uids=(text, text)).uid == ksuid_of(text) * 2
+    assert push_run(uids=[UID, text]).uid == UID + parse_ksuid(text)
+    assert push_run(uids=(text, text)).uid == parse_ksuid(text) * 2
 
 
 def test_uids_are_generated_or_omitted() -> None:

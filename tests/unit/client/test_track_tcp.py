@@ -8,12 +8,12 @@ from ropewalk.client.track import BEFORE_ALL, DISCONNECTED, KeyTrack, PrefixTrac
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Position
 from ropewalk.protocol.broky.frames import Format, Run
-from ropewalk.protocol.broky.runs import run_of
+from ropewalk.protocol.broky.runs import build_run
 from ropewalk.protocol.server_messages import HistoryRejected, StreamGap
 
 
 def run(offset: int, *payloads: bytes, epoch: bytes = b"e", at: int = 7, format: Format = Format.BYTES) -> DeliveredMessages:
-    made = run_of(b"s", payloads)
+    made = build_run(b"s", payloads)
     epoch = epoch if offset else b""
     return deliver(Run(0, made.count, offset, at, b"s", b"", made.sizes, (), b"", epoch, made.payload, format))
 

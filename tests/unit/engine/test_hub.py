@@ -7,10 +7,10 @@ from ropewalk.core.stats import Stats
 from ropewalk.engine.hub import Backlog, Group, Hub
 from ropewalk.model.history import MESSAGE_OVERHEAD_BYTES, Gap
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, TransientRun
+from ropewalk.protocol.broky.codec import MAX_RUN_BYTES
 from ropewalk.protocol.broky.codec import MESSAGES as BROKY
-from ropewalk.protocol.broky.codec import MOST_TOGETHER
 from ropewalk.protocol.broky.frames import Format, Run
-from ropewalk.protocol.broky.runs import decode, payloads_of
+from ropewalk.protocol.broky.runs import decode, split_payloads
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.codec import MessageCodec
 from ropewalk.protocol.websocket_frame import MESSAGES as CABLE
@@ -86,7 +86,7 @@ def runs_in(blob: bytes) -> list[Run]:
 async def test_messages_registered_together_are_one_run_in_one_write() -> None:
     stats = Stats()
     (blob,) = delivered(BROKY, registered(7), registered(8, b'{"$bytes":"aGk="}'), registered(9), registered(10), stats=stats)
-    assert [(run.offset, run.count, payloads_of(run), run.format, run.epoch) for run in runs_in(blob)] == [
+    assert [(run.offset, run.count, split_payloads(run), run.format, run.epoch) for run in runs_in(blob)] == [
         (7, 1, [b"1"], Format.JSON, b"e"),
         (8, 1, [b"hi"], Format.BYTES, b"e"),
         (9, 2, [b"1", b"1"], Format.JSON, b"e"),
@@ -103,7 +103,7 @@ async def test_messages_with_other_times_epochs_or_a_hole_are_separate_runs() ->
 
 
 async def test_run_size_is_limited() -> None:
-    payload = b'"%b"' % bytes(MOST_TOGETHER // 2).replace(b"\0", b"x")
+    payload = b'"%b"' % bytes(MAX_RUN_BYTES // 2).replace(b"\0", b"x")
     (blob,) = delivered(BROKY, *(registered(offset, payload) for offset in range(1, 4)))
     assert [run.count for run in runs_in(blob)] == [1, 1, 1]
 

@@ -25,7 +25,7 @@ from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import Subscribed
 from ropewalk.protocol.broky.codec import MESSAGES, BrokyCodec
 from ropewalk.protocol.broky.frames import Body, Gap, Reason, Run, Welcome
-from ropewalk.protocol.broky.runs import decode, payloads_of
+from ropewalk.protocol.broky.runs import decode, split_payloads
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from tests.unit.engine.workbench import RecordingConnection, settle
 
@@ -87,7 +87,7 @@ def got(connection: RecordingConnection) -> list[Body]:
 
 
 def keys(connection: RecordingConnection) -> list[str]:
-    return [body.key.decode() for body in got(connection) if isinstance(body, Run) for _ in payloads_of(body)]
+    return [body.key.decode() for body in got(connection) if isinstance(body, Run) for _ in split_payloads(body)]
 
 
 async def test_messages_of_several_streams_keep_their_keys_in_one_write() -> None:

@@ -28,7 +28,7 @@ from ropewalk.protocol.handshake import asks_positions, client_options
 from ropewalk.protocol.websocket_frame import CableCodec
 
 CODEC = CableCodec()
-POSITIONS_CODEC = CableCodec(tells_positions=True)
+POSITIONS_CODEC = CableCodec(reports_positions=True)
 
 
 class Clock:

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from ropewalk.model.sessions import ClientOptions
-from ropewalk.protocol.handshake import AllowedOrigins, chosen_subprotocol, client_options, offered_subprotocols, token_of
+from ropewalk.protocol.handshake import AllowedOrigins, chosen_subprotocol, client_options, find_token, offered_subprotocols
 
 
 def test_subprotocol_is_chosen_in_the_servers_order(subtests: pytest.Subtests) -> None:
@@ -25,10 +25,10 @@ def test_subprotocol_is_chosen_in_the_servers_order(subtests: pytest.Subtests) -
 
 def test_token_is_read_from_header_then_subprotocol_then_query() -> None:
     offered = ["actioncable-v1-ext-json", "anycable-token.b"]
-    assert token_of("jid", {"x-jid": "a"}, {"jid": "c"}, offered) == "a"
-    assert token_of("jid", {}, {"jid": "c"}, offered) == "b"
-    assert token_of("jid", {}, {"jid": "c"}) == "c"
-    assert token_of("jid", {}, {}) == ""
+    assert find_token("jid", {"x-jid": "a"}, {"jid": "c"}, offered) == "a"
+    assert find_token("jid", {}, {"jid": "c"}, offered) == "b"
+    assert find_token("jid", {}, {"jid": "c"}) == "c"
+    assert find_token("jid", {}, {}) == ""
 
 
 def test_client_options_are_read_from_the_request() -> None:
@@ -91,5 +91,5 @@ def test_star_allows_every_origin_and_still_requires_one_if_told_to() -> None:
 
 
 def test_token_parameter_name_is_case_insensitive_in_the_header() -> None:
-    assert token_of("My-Token", {"x-my-token": "t"}, {}) == "t"
-    assert token_of("My-Token", {}, {"My-Token": "t"}) == "t"
+    assert find_token("My-Token", {"x-my-token": "t"}, {}) == "t"
+    assert find_token("My-Token", {}, {"My-Token": "t"}) == "t"

@@ -7,7 +7,7 @@ from ropewalk.adapters.endpoints.http_guard import decoded
 from ropewalk.model.errors import BadRequest, MalformedFrame
 from ropewalk.protocol import cable_json
 from ropewalk.protocol.broky.frames import Format
-from ropewalk.protocol.broky.texts import text_of
+from ropewalk.protocol.broky.texts import encode_text
 from ropewalk.protocol.json_errors import why_no_json
 
 
@@ -35,7 +35,7 @@ def test_all_json_decoders_report_a_lone_surrogate() -> None:
     with pytest.raises(MalformedFrame, match=r"frame is not JSON: .*surrogate pair"):
         cable_json.decode(rb'{"command":"\ud800"}')
     with pytest.raises(ValueError, match=r"the payload is not JSON: .*surrogate pair"):
-        text_of(rb'["\ud800"]', Format.JSON)
+        encode_text(rb'["\ud800"]', Format.JSON)
     with pytest.raises(BadRequest, match=r"the offset cannot be read: .*surrogate pair"):
         decoded(rb'{"a":"\ud800"}', dict[str, str], "the offset")
 

@@ -20,7 +20,7 @@ from ropewalk.model.errors import MalformedFrame, NotProven
 from ropewalk.model.refusals import Refusal
 from ropewalk.ports import SessionHandle
 from ropewalk.protocol.broky import frames
-from ropewalk.protocol.broky.codec import BrokyCodec, error, error_of, pong
+from ropewalk.protocol.broky.codec import BrokyCodec, encode_error, error, pong
 from ropewalk.protocol.broky.credit import CreditMeter
 from ropewalk.protocol.broky.frames import Reason
 from ropewalk.protocol.broky.read_ahead import ReadAhead
@@ -28,7 +28,7 @@ from ropewalk.protocol.broky.runs import decode
 from ropewalk.protocol.broky.splitter import MAX_FRAME
 from ropewalk.protocol.broky.tables import encode
 from ropewalk.protocol.proxies import Peer
-from ropewalk.protocol.stream_keys import name_of
+from ropewalk.protocol.stream_keys import decode_key
 
 MAX_HELLO_BYTES = 16 * 1024
 """Largest frame of a client that is not authenticated yet."""
@@ -307,7 +307,7 @@ class BrokyConnection(asyncio.Protocol):
             self._session.reject_frame(mistake.reason, mistake.code, mistake.refusal or Refusal.BAD_FRAME)
         else:
             self._shared.stats.refusals[mistake.refusal or Refusal.BAD_FRAME] += 1
-            self._end(error_of(mistake))
+            self._end(encode_error(mistake))
 
     def _frame_timed_out(self) -> None:
         """Not a timeout of the client if reading is paused or earlier frames are not handled yet."""
@@ -433,7 +433,7 @@ class BrokyConnection(asyncio.Protocol):
                 following = decode(frame) if frame else None
             except MalformedFrame:
                 break  # reported when it is handled itself
-            if not isinstance(following, frames.Run) or pusher.publisher.is_ephemeral(name_of(following.key)):
+            if not isinstance(following, frames.Run) or pusher.publisher.is_ephemeral(decode_key(following.key)):
                 break
             self._unhandled.pass_by(len(frame))
             run = following

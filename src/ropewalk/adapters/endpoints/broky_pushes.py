@@ -17,12 +17,12 @@ from ropewalk.model.messages import Publication, Receipt, TransientRun
 from ropewalk.ports import RunPublisher
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.codec import MICROSECONDS
-from ropewalk.protocol.broky.forwarding import KEY_AT, NO_PARTITION, PREFIX, SHORTEST, forwarded, peek, rebuilt, take_apart
+from ropewalk.protocol.broky.forwarding import KEY_AT, MIN_RUN_BYTES, NO_PARTITION, PREFIX, forwarded, peek, rebuilt, take_apart
 from ropewalk.protocol.broky.frames import Reason
-from ropewalk.protocol.broky.runs import publications_of
+from ropewalk.protocol.broky.runs import run_publications
 from ropewalk.protocol.broky.tables import encode
 from ropewalk.protocol.publications import PublicationLimits
-from ropewalk.protocol.stream_keys import name_of
+from ropewalk.protocol.stream_keys import decode_key
 
 logger = logging.getLogger("ropewalk.broky")
 
@@ -49,7 +49,7 @@ class Pushes:
         if not may_push:
             return self.refused(run.ref, Reason.FORBIDDEN, "pushing needs a publishing key as the token")
         try:
-            return publications_of(run, self.limits)
+            return run_publications(run, self.limits)
         except MalformedPublication as mistake:
             return self.refused(run.ref, Reason.MALFORMED, mistake.reason, mistake.index)
 
@@ -131,22 +131,22 @@ class CollectedRuns:
         pushes = self._pushes
         longest, most = pushes.short_name, pushes.limits.max_batch
         stop, unheard, now = len(data), 0, pushes.clock()
-        last = min(stop - SHORTEST, start + enough - 1)
+        last = min(stop - MIN_RUN_BYTES, start + enough - 1)
         name, stream, to_nobody = b"", "", False  # of the run before, which mostly has the same key
         while start <= last:
             size, ref, count, key, _ = peek(data, start)
             end = start + size + 4
-            if end > stop or size > limit or end - start < SHORTEST or not data.startswith(PREFIX, start + 4):
+            if end > stop or size > limit or end - start < MIN_RUN_BYTES or not data.startswith(PREFIX, start + 4):
                 break
             name_at = start + KEY_AT + key + 4
-            if key & 3 or key < SHORTEST - KEY_AT or name_at > end or count > most:
+            if key & 3 or key < MIN_RUN_BYTES - KEY_AT or name_at > end or count > most:
                 break
             name_end = name_at + _length(data, name_at - 4)[0]
             if name_end > end or not 0 < name_end - name_at <= longest:
                 break
             if data[name_at:name_end] != name:
                 name = data[name_at:name_end]
-                stream = name_of(name)
+                stream = decode_key(name)
                 if not pushes.publisher.is_ephemeral(stream):
                     break
                 to_nobody = stream not in pushes.publisher.listened_streams
@@ -184,14 +184,14 @@ class CollectedRuns:
     def add(self, run: frames.Run) -> bool:
         """Collect a run of any layout, or its refusal. False if its stream is not ephemeral."""
         pushes = self._pushes
-        publisher, stream = pushes.publisher, name_of(run.key)
+        publisher, stream = pushes.publisher, decode_key(run.key)
         if not publisher.is_ephemeral(stream):
             return False
         if isinstance(refusal := pushes.build_push(run, may_push=True), bytes):
             self._refusals.append(refusal)
             return True
         try:
-            publisher.check_partition(stream, name_of(run.key_partition))
+            publisher.check_partition(stream, decode_key(run.key_partition))
         except PartitionChanged as changed:
             self._refusals.append(pushes.refused(run.ref, Reason.PARTITION_CHANGED, str(changed)))
             return True

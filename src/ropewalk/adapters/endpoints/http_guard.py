@@ -183,7 +183,7 @@ ANONYMOUS = Budget(32 << 20)
 """Shared by those that do not, so that strangers cannot use up what publishers need."""
 
 
-async def body_of(request: HttpRequest, limit: int) -> bytes:
+async def read_body(request: HttpRequest, limit: int) -> bytes:
     """The body of a request whose key was accepted."""
     return await gather(request.body.chunks(), request.headers, limit)
 

@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 
 import msgspec
 
-from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, number, whole
+from ropewalk.adapters.endpoints.http_guard import KeyGuard, decoded, guarded, number, read_body, whole
 from ropewalk.adapters.endpoints.http_requests import HttpRequest
 from ropewalk.adapters.endpoints.http_responses import HttpResponse, ResponseStream, encode_fields, json_answer, refusal
 from ropewalk.adapters.endpoints.routes import HttpAnswer, HttpRoute
@@ -78,7 +78,7 @@ class JournalEndpoint:
             yield chunk
 
     async def _archived(self, request: HttpRequest) -> HttpResponse:
-        order = decoded(await body_of(request, _MAX_ARCHIVED), _Archived, "the list of positions")
+        order = decoded(await read_body(request, _MAX_ARCHIVED), _Archived, "the list of positions")
         known = {span.shard: span.end for span in self._journal.spans()}
         for shard, position in order.positions.items():
             if not 0 <= position <= known.get(shard, -1):
@@ -141,7 +141,7 @@ class ConsumersEndpoint:
         return json_answer(200, {})
 
     async def _marks(self, request: HttpRequest) -> Marks:
-        marks = decoded(await body_of(request, MAX_OFFSET), dict[int, ShardMark], "the offset")
+        marks = decoded(await read_body(request, MAX_OFFSET), dict[int, ShardMark], "the offset")
         if not marks:
             raise BadRequest("an offset has a mark for one shard at the least")
         _check(marks, self._journal.spans())
@@ -221,12 +221,12 @@ class TransactionsEndpoint:
             number(request, "seq", None, 0, _MAX_PART),
         )
         async with self._places:
-            staged = await self._transactor.stage(app, batch, key, await body_of(request, self._max_body))
+            staged = await self._transactor.stage(app, batch, key, await read_body(request, self._max_body))
         return json_answer(200, msgspec.structs.asdict(staged))
 
     async def _commit(self, request: HttpRequest) -> HttpResponse:
         app, batch = _app(request), _batch(request)
-        order = decoded(await body_of(request, MAX_COMMIT), _Commit, "the commit")
+        order = decoded(await read_body(request, MAX_COMMIT), _Commit, "the commit")
         committed = await self._transactor.commit(app, batch, order.winners, order.pieces)
         return json_answer(200, msgspec.structs.asdict(committed))
 
@@ -234,12 +234,12 @@ class TransactionsEndpoint:
         producer = checked_name(request.params["producer"], "producer")
         first = number(request, "sequence", None, 0, _MAX_NUMBER - _MAX_ROWS)
         async with self._places:
-            produced = await self._transactor.produce(producer, first, await body_of(request, self._max_body))
+            produced = await self._transactor.produce(producer, first, await read_body(request, self._max_body))
         return json_answer(200, msgspec.structs.asdict(produced))
 
     async def _publish(self, request: HttpRequest) -> HttpResponse:
         async with self._places:
-            produced = await self._transactor.publish(await body_of(request, self._max_body))
+            produced = await self._transactor.publish(await read_body(request, self._max_body))
         return json_answer(200, msgspec.structs.asdict(produced))
 
 

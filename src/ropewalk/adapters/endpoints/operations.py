@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct, to_builtins
 
-from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, number
+from ropewalk.adapters.endpoints.http_guard import KeyGuard, decoded, guarded, number, read_body
 from ropewalk.adapters.endpoints.http_requests import HttpRequest
 from ropewalk.adapters.endpoints.http_responses import HttpResponse, encode_fields, json_answer, refusal
 from ropewalk.adapters.endpoints.routes import ANY, HttpRoute
@@ -141,7 +141,7 @@ class RingEndpoint:
 
     async def _change(self, request: HttpRequest) -> HttpResponse:
         """The answer is the ring after the change; shards are still to move."""
-        asked = decoded(await body_of(request, MAX_BODY), RingRequest, "a change of the ring")
+        asked = decoded(await read_body(request, MAX_BODY), RingRequest, "a change of the ring")
         if bool(asked.add) == bool(asked.remove) or (asked.lost and not asked.remove):
             raise BadRequest('a change of the ring is {"add": "name=host:port"} or {"remove": "name"}, the latter with "lost"')
         if asked.add:

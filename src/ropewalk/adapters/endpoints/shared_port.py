@@ -26,7 +26,7 @@ from ropewalk.model.errors import BadRequest
 from ropewalk.model.refusals import Refusal
 from ropewalk.protocol.broky.codec import error
 from ropewalk.protocol.broky.frames import Reason
-from ropewalk.protocol.broky.tables import IDENTIFIER, SMALLEST
+from ropewalk.protocol.broky.tables import IDENTIFIER, MIN_FRAME_BYTES
 from ropewalk.protocol.handshake import HEAD_END
 from ropewalk.protocol.proxies import Peer, TrustedProxies, split_proxy_header
 
@@ -80,9 +80,9 @@ class BrokyOnPort:
     def detect(self, data: bytes) -> Match:
         if data[3:4].strip(b"\0"):
             return Match.NO
-        if len(data) < SMALLEST:
+        if len(data) < MIN_FRAME_BYTES:
             return Match.UNDECIDED
-        return Match.YES if data.startswith(IDENTIFIER, SMALLEST - len(IDENTIFIER)) else Match.NO
+        return Match.YES if data.startswith(IDENTIFIER, MIN_FRAME_BYTES - len(IDENTIFIER)) else Match.NO
 
     def may_enter(self) -> bool:
         """Among nodes of a ring that is known when its Hello has come."""
@@ -318,8 +318,8 @@ class ProtocolDetector(asyncio.Protocol):
             return False
         if found is None:
             return False
-        told, self._head = found
-        self._peer = Peer(self._peer.address, told)
+        proxied, self._head = found
+        self._peer = Peer(self._peer.address, proxied)
         self._waits_for_proxy_header = False
         return True
 

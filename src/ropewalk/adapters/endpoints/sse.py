@@ -24,7 +24,7 @@ from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection, SessionHandle
 from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.event_ids import MAX_BYTES, EventIds, parse_event_id
-from ropewalk.protocol.handshake import client_options, token_of
+from ropewalk.protocol.handshake import client_options, find_token
 from ropewalk.protocol.sse import SseCodec, subscription_of_query, subscriptions_of_body, wants_raw
 
 HIGH_WATER = 65_536
@@ -348,7 +348,7 @@ class SseEndpoint:
             headers=headers,
             params=params,
             remote=remote,
-            token=token_of(self._token_param, headers, params),
+            token=find_token(self._token_param, headers, params),
             options=client_options(headers, params),
         )
 

@@ -39,9 +39,9 @@ from ropewalk.protocol.handshake import (
     asks_positions,
     chosen_subprotocol,
     client_options,
+    find_token,
     offered_subprotocols,
     query_params,
-    token_of,
 )
 from ropewalk.protocol.proxies import FORWARDING_HEADERS, Peer, TrustedProxies, joined_headers
 from ropewalk.protocol.websocket_frame import CableCodec, close_frame, pong_frame
@@ -334,7 +334,7 @@ class WebSocketEndpoint:
         self._origin_allowed = origin_allowed
         self._token_param = token_param
         self.max_message_size = max_message_size
-        self._plain, self._telling = CableCodec(native_pings), CableCodec(native_pings, tells_positions=True)
+        self._plain, self._telling = CableCodec(native_pings), CableCodec(native_pings, reports_positions=True)
         self._scheme = "https" if secure else "http"
         self._proxies = proxies
 
@@ -400,7 +400,7 @@ class WebSocketEndpoint:
             headers=headers,
             params=params,
             remote=remote,
-            token=token_of(self._token_param, headers, params, offered),
+            token=find_token(self._token_param, headers, params, offered),
             extended=chosen == EXTENDED,
             options=client_options(headers, params),
         )

@@ -13,7 +13,7 @@ from ropewalk.model.errors import BadRequest, MalformedPublication
 from ropewalk.model.journal import COLUMNS as JOURNAL_COLUMNS
 from ropewalk.model.journal import ColumnType
 from ropewalk.model.messages import Publication
-from ropewalk.protocol.publications import PublicationLimits, check_uid, payload_of, stream_of, type_of
+from ropewalk.protocol.publications import PublicationLimits, check_stream, check_type, check_uid, encode_payload
 
 TEXT = (pa.string(), pa.large_string())
 BYTES = (pa.binary(), pa.large_binary())
@@ -60,10 +60,10 @@ class ArrowRows:
         if producer and (sequence is None or sequence < 0):
             raise MalformedPublication("a row with a producer needs a sequence of at least 0", index)
         return Publication(
-            stream_of(stream, self._limits.max_stream_name, index),
-            payload_of(_decode_text(value, index), index),
+            check_stream(stream, self._limits.max_stream_name, index),
+            encode_payload(_decode_text(value, index), index),
             exclude_socket or "",
-            type_of(broadcast_type, index),
+            check_type(broadcast_type, index),
             False,
             uid or "",
             _check_producer(producer, index) if producer else "",

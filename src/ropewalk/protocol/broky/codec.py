@@ -1,7 +1,6 @@
-"""The codecs of Broky. Deliveries name their key and no subscription, so that one frame serves all subscribers of a stream.
+"""The codecs of Broky. Deliveries name their key but no subscription, so one frame serves all subscribers of a stream.
 
-A session's codec remembers the refs of what its client asked for: commands are handled one after another, and what is answered
-is mostly the last one that was decoded.
+A session's codec stores the refs of the client's commands until they are answered. Commands are handled one after another.
 """
 
 import time
@@ -19,24 +18,24 @@ from ropewalk.model.presence import PresencePage
 from ropewalk.model.sessions import NotGranted
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.credit import CreditMeter
-from ropewalk.protocol.broky.frames import LARGEST_PAGE, USUAL_PAGE, Format, Match, Reason, Run
-from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_of
+from ropewalk.protocol.broky.frames import DEFAULT_PAGE, MAX_PAGE, Format, Match, Reason, Run
+from ropewalk.protocol.broky.ksuid import KSUID_BYTES, parse_ksuid
 from ropewalk.protocol.broky.runs import decode, encode_run
 from ropewalk.protocol.broky.tables import encode, malformed
-from ropewalk.protocol.broky.texts import payload_of
+from ropewalk.protocol.broky.texts import decode_text
 from ropewalk.protocol.broky.written import frames_in, with_ref
-from ropewalk.protocol.stream_keys import name_of, shown_key
+from ropewalk.protocol.stream_keys import decode_key, shown_key
 
 EVERYTHING = 1e-9
-"""As `since` of a history request: all that is kept."""
+"""The `since` of a request for the whole history."""
 
 MICROSECONDS = 1_000_000
 
-MOST_TOGETHER = 256 * 1024
-"""Bytes of a run that is made of several messages: their payloads, uids and times."""
+MAX_RUN_BYTES = 256 * 1024
+"""Maximum size of a run of several messages: their payloads, uids and times."""
 
 FIELD_BYTES = KSUID_BYTES + 8
-"""Of the uid and the time of one message."""
+"""Size of the uid and the time of a message."""
 
 FORBIDDEN = NotGranted("forbidden", "this key may not be subscribed to")
 NOT_PUBLIC = NotGranted("forbidden", "subscriptions by prefix are for servers whose streams are public")
@@ -73,38 +72,38 @@ class BrokyMessages:
         return b""
 
     def batch(self, head: bytes, messages: Sequence[Deliverable]) -> bytes:
-        """In as few runs as they fit in. What is said in words of the cable only, such as who came and went, is not for these
-        clients."""
+        """Encode the messages in as few runs as possible. Messages that only the cable has, such as presence events, are
+        dropped."""
         if len(messages) == 1 and isinstance(messages[0], TransientRun):
             return messages[0].frame
         written: list[bytes] = []
-        run: list[bytes] = []  # payloads of a run that goes on
-        told: list[MessageFields] = []  # of its messages, where they have any
+        run: list[bytes] = []  # payloads of the unfinished run
+        fields: list[MessageFields] = []  # of its messages, if they have any
         first = last = Registered("", b"", 0.0)
         format, room = Format.BYTES, 0
         for message in messages:
             if isinstance(message, TransientRun):
                 if run:
-                    written.append(_run(first, run, format, told))
-                    run, told = [], []
+                    written.append(_run(first, run, format, fields))
+                    run, fields = [], []
                 written.append(message.frame)
                 continue
             if message.broadcast_type and not message.offset:
                 continue
-            payload, kind = payload_of(message.payload)
+            payload, kind = decode_text(message.payload)
             if run and not (kind is format and len(payload) <= room and _follows(last, message)):
-                written.append(_run(first, run, format, told))
-                run, told = [], []
+                written.append(_run(first, run, format, fields))
+                run, fields = [], []
             if not run:
-                first, format, room = message, kind, MOST_TOGETHER
+                first, format, room = message, kind, MAX_RUN_BYTES
             run.append(payload)
             room -= len(payload)
             last = message
             if message.fields is not None:
-                told.append(message.fields)
+                fields.append(message.fields)
                 room -= FIELD_BYTES
         if run:
-            written.append(_run(first, run, format, told))
+            written.append(_run(first, run, format, fields))
         return written[0] if len(written) == 1 else b"".join(written)
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
@@ -112,7 +111,7 @@ class BrokyMessages:
 
 
 def _follows(last: Registered, message: Registered) -> bool:
-    """Whether it may be in the same run."""
+    """Whether both can be in one run."""
     dense = message.offset == last.offset + 1 if last.offset else not message.offset
     return (
         dense
@@ -123,9 +122,9 @@ def _follows(last: Registered, message: Registered) -> bool:
 
 
 def _alike(one: MessageFields | None, other: MessageFields | None) -> bool:
-    """Whether both have a uid or none has, and so with the time. The partition key is one for all of a run."""
+    """Whether both or neither have a uid, and a time. All messages of a run share one partition key."""
     if one is None or other is None:
-        return False  # no record is without any field
+        return False  # a record has at least one field
     return (
         (not one.uid) is (not other.uid)
         and (not one.ts_producer) is (not other.ts_producer)
@@ -134,7 +133,7 @@ def _alike(one: MessageFields | None, other: MessageFields | None) -> bool:
 
 
 def _run(first: Registered, payloads: list[bytes], format: Format, fields: list[MessageFields]) -> bytes:
-    """`fields`: of none of its messages or of all, and then all have what the first one has."""
+    """`fields`: of all messages, or empty. All have the same fields as the first one."""
     at = int(first.timestamp * MICROSECONDS)
     count = len(payloads)
     sizes = tuple(map(len, payloads)) if count > 1 else ()
@@ -144,7 +143,7 @@ def _run(first: Registered, payloads: list[bytes], format: Format, fields: list[
     if fields:
         partition = shown_key(fields[0].partition_key)
         times = tuple([each.ts_producer for each in fields]) if fields[0].ts_producer else ()
-        uid = b"".join([ksuid_of(each.uid) for each in fields]) if fields[0].uid else b""
+        uid = b"".join([parse_ksuid(each.uid) for each in fields]) if fields[0].uid else b""
     return encode_run(Run(0, count, first.offset, at, key, partition, sizes, times, uid, epoch, b"".join(payloads), format))
 
 
@@ -158,13 +157,18 @@ MESSAGES = BrokyMessages()
 
 
 class BrokyCodec:
-    """The `SessionCodec` of one connection. `welcomed`: what its client is welcomed with. `signed`: the keys of subscriptions
-    are signed names, and this tells the name in one."""
+    """The `SessionCodec` of one connection.
+
+    Args:
+        welcomed: the Welcome for the client.
+        signed: returns the stream name in a signed name; None if subscriptions need no signature.
+        meter: counts the credit of the client, if it uses credit.
+    """
 
     messages = MESSAGES
     one_way = True
     native_pings = False
-    tells_positions = True
+    reports_positions = True
     shows_tips = True
     confirms_with_tips = True
     answers_repeats = True
@@ -181,22 +185,22 @@ class BrokyCodec:
     def decode(self, frame: bytes) -> commands.Command:
         match decode(frame):
             case frames.Subscribe(ref, key, Match.EXACT, epoch, offset, history):
-                return self._subscribe(ref, name_of(key), epoch, offset, history)
+                return self._subscribe(ref, decode_key(key), epoch, offset, history)
             case frames.Unsubscribe(_, key, Match.EXACT):
-                return commands.Unsubscribe(self._identifier(name_of(key)))
+                return commands.Unsubscribe(self._identifier(decode_key(key)))
             case frames.Ping(ref):
                 self._ping = ref
                 return commands.Ping()
             case frames.History(ref, key, epoch, offset, limit):
-                return self._read_history(ref, name_of(key), epoch, offset, limit)
+                return self._read_history(ref, decode_key(key), epoch, offset, limit)
             case frames.Credit():
-                raise malformed("credit is granted only where the Hello asked for it")
+                raise malformed("Credit without credit in the Hello")
             case frames.Subscribe(ref, prefix, Match.PREFIX, epoch, offset, history):
                 return self._subscribe_prefix(ref, prefix, bool(epoch or offset or history))
             case frames.Unsubscribe(_, prefix, Match.PREFIX):
                 return commands.Unsubscribe(_prefix_identifier(prefix))
             case body:
-                raise malformed(f"{type(body).__name__} is not for a server, or not now")
+                raise malformed(f"unexpected {type(body).__name__}")
 
     def _subscribe(self, ref: int, name: str, epoch: bytes, offset: int, history: bool) -> commands.Subscribe:
         identifier = self._identifier(name)
@@ -210,13 +214,13 @@ class BrokyCodec:
         identifier = _prefix_identifier(prefix)
         self._refs[identifier] = ref
         refused = NOT_PUBLIC if self._signed is not None else LIVE_ONLY if past else None
-        return commands.SubscribePrefix(identifier, name_of(prefix), prefix, refused)
+        return commands.SubscribePrefix(identifier, decode_key(prefix), prefix, refused)
 
     def _read_history(self, ref: int, name: str, epoch: bytes, offset: int, limit: int) -> commands.ReadHistory:
         if not ref:
-            raise malformed("a History needs a ref, by which its runs are known")
+            raise malformed("a History needs a ref, which its runs repeat")
         self._history = ref
-        return commands.ReadHistory(self._identifier(name), _position(epoch, offset), min(limit or USUAL_PAGE, LARGEST_PAGE))
+        return commands.ReadHistory(self._identifier(name), _position(epoch, offset), min(limit or DEFAULT_PAGE, MAX_PAGE))
 
     def _identifier(self, name: str) -> str:
         field = "stream_name" if self._signed is None else "signed_stream_name"
@@ -270,7 +274,7 @@ class BrokyCodec:
     def readable(self, data: bytes) -> str:
         return f"{len(data)} bytes"
 
-    # --- an application lets a client in, and has no other word with it ---------------------------------------------------
+    # --- an application can accept a client of Broky, but not transmit to it ------------------------------------------------
 
     def transmission(self, text: str) -> bytes:
         return b""
@@ -292,15 +296,15 @@ class BrokyCodec:
 
 
 def _prefix_identifier(prefix: bytes) -> str:
-    """Not that of any stream."""
-    return msgspec.json.encode({"channel": "$pubsub", "prefix": name_of(prefix)}).decode()
+    """Different from the identifier of any stream."""
+    return msgspec.json.encode({"channel": "$pubsub", "prefix": decode_key(prefix)}).decode()
 
 
 def _position(epoch: bytes, offset: int) -> Position:
     try:
         return Position(epoch.decode(), min(offset, 2**63 - 1))
     except UnicodeDecodeError:
-        raise malformed("an epoch that is none") from None
+        raise malformed("the epoch is not UTF-8") from None
 
 
 def _refused(ref: int, why: NotGranted) -> bytes:
@@ -315,5 +319,5 @@ def error(reason: Reason, text: str, reconnect: bool = False) -> bytes:
     return encode(frames.Error(reason, text, reconnect))
 
 
-def error_of(mistake: MalformedFrame) -> bytes:
+def encode_error(mistake: MalformedFrame) -> bytes:
     return error(_CODES[mistake.code], mistake.reason)

@@ -1,19 +1,19 @@
-"""Credit: how many bytes of runs a subscriber takes before it grants more. Only runs count, with the four bytes of their size.
+"""Credit: how many bytes of runs a subscriber accepts before it grants more. Only runs count, including the size field.
 
-A run is sent whole as long as any credit is left, so that one that is larger than all of it does not wait for ever. What it
-took too much is taken off what is granted next.
+A run is sent whole as long as any credit is left, so that a run larger than the credit is not blocked. The excess is deducted
+from the next grant.
 """
 
 from collections.abc import Iterator
 
 from ropewalk.model.messages import Position
 from ropewalk.protocol.broky.tables import malformed
-from ropewalk.protocol.broky.written import frames_in, head_of, is_run
+from ropewalk.protocol.broky.written import frames_in, is_run, parse_run_head
 from ropewalk.protocol.codec import MeteredPart
-from ropewalk.protocol.stream_keys import name_of
+from ropewalk.protocol.stream_keys import decode_key
 
-MOST_CREDIT = 2**32 - 1
-"""Bytes that may be granted and not used."""
+MAX_CREDIT_BYTES = 2**32 - 1
+"""Maximum unused credit."""
 
 
 class CreditMeter:
@@ -24,8 +24,8 @@ class CreditMeter:
 
     def grant(self, more: int) -> None:
         """Raises MalformedFrame."""
-        if self.left + more > MOST_CREDIT:
-            raise malformed(f"more than {MOST_CREDIT} bytes of credit")
+        if self.left + more > MAX_CREDIT_BYTES:
+            raise malformed(f"more than {MAX_CREDIT_BYTES} bytes of credit")
         self.left += more
 
     def counted(self, data: bytes) -> int:
@@ -35,7 +35,7 @@ class CreditMeter:
         for start, stop in frames_in(data):
             frame = data[start:stop]
             if is_run(data, start):
-                ref, key, epoch, offset = head_of(frame)
-                yield MeteredPart(frame, "" if ref else name_of(key), Position(epoch.decode(), offset) if offset else None)
+                ref, key, epoch, offset = parse_run_head(frame)
+                yield MeteredPart(frame, "" if ref else decode_key(key), Position(epoch.decode(), offset) if offset else None)
             else:
                 yield MeteredPart(frame)

@@ -1,8 +1,8 @@
-"""Runs that are passed on as they came: a new head, and the rest in one slice.
+"""Forwards pushed runs without decoding: a new head, and the rest in one slice.
 
-Whatever is passed on passes the verifier of FlatBuffers for C++: no producer hangs up other people's subscribers. So all that a
-subscriber follows is checked here, and everything up to the vectors is written anew. A run that is not of the fast layout, or
-that needs a closer look, is left to `runs` and `pushes`, which say what is wrong with it.
+A forwarded run passes the verifier of FlatBuffers for C++, so a producer cannot break the connections of subscribers. Every
+field that a subscriber reads is checked, and everything before the vectors is rewritten. A run of another layout, or one that
+fails a check here, is left to `runs`, which decodes it and reports errors.
 """
 
 from struct import Struct, unpack_from
@@ -12,17 +12,16 @@ from msgspec.structs import replace
 from ropewalk.model.messages import Registered, TransientRun
 from ropewalk.protocol.broky.frames import Format, Run
 from ropewalk.protocol.broky.ksuid import KSUID_BYTES
-from ropewalk.protocol.broky.runs import decode, encode_run, payloads_of
-from ropewalk.protocol.broky.tables import prefix_of
-from ropewalk.protocol.broky.texts import text_of
+from ropewalk.protocol.broky.runs import decode, encode_run, split_payloads
+from ropewalk.protocol.broky.tables import frame_prefix
+from ropewalk.protocol.broky.texts import encode_text
 
-PREFIX = prefix_of(Run)
-SHORTEST = 124
-"""Bytes of a run before its vectors: all of its head."""
+PREFIX = frame_prefix(Run)
+MIN_RUN_BYTES = 124
+"""Size of the head of a run, before its vectors."""
 
 peek = Struct("<I76xIIII").unpack_from
-"""Of a run on the fast path: its size, ref, count, how far behind byte 88 its key is, and the same of the field that follows:
-its partition key."""
+"""Reads from a run on the fast path: its size, ref, count, and the offsets of its key and its partition key."""
 
 KEY_AT = 88
 
@@ -35,9 +34,9 @@ NO_PARTITION, _NO_SIZES, _NO_TIMES, _NO_UID, _NO_EPOCH, _NO_PAYLOAD = (120 - at 
 
 
 def forwarded(data: bytes, start: int, end: int, now: int, most_payload: int, most_partition: int) -> bytes | None:
-    """The run from `start` to `end` of `data`, whose prefix, size and key were checked, as subscribers get it at `now`.
+    """The run from `start` to `end` of `data` as subscribers receive it. Its prefix, size and key were checked.
 
-    None for one that is not sound, not of bytes, or has more bytes of payload or of a partition key than these.
+    None for an invalid run, one whose format is not bytes, or one over the limits.
     """
     _, count, key, partition, sizes, times, uid, epoch, payload, kind, empty = _fields(data, start + _FIELDS_AT)
     if kind or empty or epoch != _NO_EPOCH or (end - start) & 7:
@@ -64,12 +63,12 @@ def forwarded(data: bytes, start: int, end: int, now: int, most_payload: int, mo
     if times != _NO_TIMES and _checked(data, start, start + 100 + times, end, 8) not in (0, count):
         return None
     head = _HEAD(end - start - 4, PREFIX, 0, now, 0, count, key, partition, sizes, times, uid, _NO_EPOCH, payload, 0, 0)
-    return head + data[start + SHORTEST : end]
+    return head + data[start + MIN_RUN_BYTES : end]
 
 
 def _checked(data: bytes, start: int, at: int, end: int, width: int) -> int:
-    """The length of a vector that is inside its run and aligned in it; -1 otherwise."""
-    if at < start + SHORTEST or at > end - 4 or (at - start) & 3:
+    """The length of a vector, or -1 if it is outside its run or not aligned."""
+    if at < start + MIN_RUN_BYTES or at > end - 4 or (at - start) & 3:
         return -1
     length: int = _length(data, at)[0]
     if at + 4 + length * width > end or (width == 8 and length and (at + 4 - start) & 7):
@@ -78,12 +77,14 @@ def _checked(data: bytes, start: int, at: int, end: int, width: int) -> int:
 
 
 def rebuilt(run: Run, now: int) -> bytes:
-    """A run that was read and checked, as subscribers get it."""
+    """A decoded run as subscribers receive it."""
     return encode_run(replace(run, ref=0, offset=0, ts_broker=now, epoch=b""))
 
 
 def take_apart(run: TransientRun) -> list[Registered]:
-    """Its messages, for clients that have text."""
+    """Its messages as JSON text, for clients of the cable and SSE."""
     body = decode(run.frame)
     assert isinstance(body, Run)
-    return [Registered(run.stream, text_of(payload, Format(body.format)), run.timestamp) for payload in payloads_of(body)]
+    return [
+        Registered(run.stream, encode_text(payload, Format(body.format)), run.timestamp) for payload in split_payloads(body)
+    ]

@@ -1,6 +1,6 @@
 """The frames as records: one class for each table of the schema, with its fields in the same order and with the same defaults.
 
-The annotations say how a field is written; `tables` derives everything else from them. Times are microseconds since 1970.
+The annotations define how a field is encoded; `tables` derives everything else from them. Times are microseconds since 1970.
 """
 
 from enum import IntEnum
@@ -15,14 +15,14 @@ Many32 = Annotated[tuple[int, ...], "I"]
 Many64 = Annotated[tuple[int, ...], "Q"]
 
 VERSION = 1
-"""Of the protocol."""
+"""The version of the protocol."""
 
-USUAL_PAGE, LARGEST_PAGE = 100, 1000
-"""Messages in the answer to a `History` that names no limit, and in any."""
+DEFAULT_PAGE, MAX_PAGE = 100, 1000
+"""Messages in the answer to a `History`: without a limit in the request, and at most."""
 
 
 class Reason(IntEnum):
-    """Why something was refused or ended, or is missing."""
+    """Why a request was refused, a connection ended, or messages are missing."""
 
     NONE = 0
     MALFORMED = 1
@@ -44,7 +44,7 @@ class Reason(IntEnum):
 
 
 class Format(IntEnum):
-    """What a payload is. It is never guessed from its content."""
+    """The format of a payload, which is never guessed from its content."""
 
     BYTES = 0
     JSON = 1
@@ -73,8 +73,8 @@ class Welcome(Struct, frozen=True):
 
 
 class Run(Struct, frozen=True):
-    """Messages of one key: upstream a push, downstream a delivery. `payload` is all payloads one after another, `sizes` their
-    lengths, and empty where there is one. `uid`: 20 bytes for each message, or none."""
+    """Messages of one key: upstream a push, downstream a delivery. `payload` has all payloads one after another, `sizes` their
+    lengths, and is empty for a single message. `uid`: 20 bytes for each message, or none."""
 
     ref: U32 = 0
     count: U32 = 1
@@ -91,7 +91,7 @@ class Run(Struct, frozen=True):
 
 
 class Pushed(Struct, frozen=True):
-    """`epochs`: for each ref a byte that says how long its epoch is, and the epoch."""
+    """`epochs`: for each ref a length byte and the epoch."""
 
     refs: Many32 = ()
     offsets: Many64 = ()
@@ -127,8 +127,7 @@ class Unsubscribe(Struct, frozen=True):
 
 
 class Gap(Struct, frozen=True):
-    """Messages are missing. What follows begins right after `last`, of this epoch. `first` is 0 where they are those after the
-    last one that the subscriber has."""
+    """Messages are missing, up to `last` of this epoch. `first` is 0 if the gap begins after the subscriber's last message."""
 
     key: bytes = b""
     reason: Reason = Reason.NONE
@@ -158,7 +157,7 @@ class Error(Struct, frozen=True):
 
 
 class History(Struct, frozen=True):
-    """Asks for messages that are kept after a position, without a subscription. Its runs come with its ref."""
+    """Requests the history after a position, without a subscription. The runs of the answer have its ref."""
 
     ref: U32 = 0
     key: bytes = b""
@@ -168,7 +167,7 @@ class History(Struct, frozen=True):
 
 
 class HistoryPage(Struct, frozen=True):
-    """Behind the runs of a `History`. What comes next begins after `last`; where that is the `tip`, nothing does."""
+    """Follows the runs of a `History`. The next page begins after `last`, unless that is the `tip`."""
 
     ref: U32 = 0
     reason: Reason = Reason.NONE
@@ -179,7 +178,7 @@ class HistoryPage(Struct, frozen=True):
 
 
 class Peer(Struct, frozen=True):
-    """A piece of what one node of a ring says to another; pieces follow each other without borders."""
+    """A piece of the byte stream between two nodes of a ring."""
 
     data: bytes = b""
 

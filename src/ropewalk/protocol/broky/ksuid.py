@@ -1,4 +1,4 @@
-"""KSUIDs: four bytes of time, sixteen of chance. As text 27 characters of base62, which sort as the bytes do."""
+"""KSUIDs: four bytes of time, sixteen random bytes. As text 27 characters of base62, which sort like the bytes."""
 
 import secrets
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from ropewalk.model.messages import KSUID_LENGTH, LAST_KSUID
 
 KSUID_BYTES = 20
 
-_BEGIN = 1_400_000_000  # seconds since 1970 at which their time begins
+_BEGIN = 1_400_000_000  # their time zero, in seconds since 1970
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _VALUES = bytes(max(0, _DIGITS.find(chr(code))) for code in range(256))
-_PAIRS = [first + second for first in _DIGITS for second in _DIGITS]  # two digits at a time take half of the divisions
+_PAIRS = [first + second for first in _DIGITS for second in _DIGITS]  # two digits at a time halve the divisions
 
 
 def new_ksuid(now: float, chance: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
@@ -27,8 +27,8 @@ def ksuid_text(ksuid: bytes) -> str:
     return "".join(reversed(digits))
 
 
-def ksuid_of(text: str) -> bytes:
-    """Raises ValueError for what is no KSUID."""
+def parse_ksuid(text: str) -> bytes:
+    """Raises ValueError for an invalid KSUID."""
     if len(text) != KSUID_LENGTH:
         raise ValueError(f"a KSUID has {KSUID_LENGTH} characters")
     if not (text.isascii() and text.isalnum()):

@@ -1,7 +1,6 @@
-"""What was read of a connection and not handled yet. Frames are cut out of it one at a time, when somebody asks for the next.
+"""The input of a connection that is read but not handled. Frames are split off one at a time, on request.
 
-So however much one read has brought, taking it costs nothing until it is handled, and it can be handled in as many steps as
-one likes.
+So a large read costs nothing until it is handled, and can be handled in any number of steps.
 """
 
 from collections import deque
@@ -9,25 +8,24 @@ from collections import deque
 from ropewalk.protocol.broky.splitter import FrameSplitter
 
 SMALL = 4096
-"""Bytes of a piece to which the next one is joined, so that many small pieces do not take many times their size."""
+"""The next piece is appended to a piece below this size, so that many small pieces do not waste memory."""
 
 
 class ReadAhead:
-    """`size`: the bytes that are there, without the beginning of a frame whose rest has not come. After an error it is of no
-    more use."""
+    """`size`: pending bytes, without the beginning of an incomplete frame. Unusable after an error."""
 
     __slots__ = ("_following", "_splitter", "at", "data", "size")
 
     def __init__(self, limit: int) -> None:
         self._splitter = FrameSplitter(limit)
-        self._following: deque[tuple[bytes, int]] = deque()  # pieces, and where in them it goes on
+        self._following: deque[tuple[bytes, int]] = deque()  # pieces and offsets into them
         self.data = b""
         self.at = 0
         self.size = 0
 
     @property
     def limit(self) -> int:
-        """Of the size of a frame. It counts for all that were not cut out yet."""
+        """Maximum frame size, for all frames not split off yet."""
         return self._splitter.limit
 
     @limit.setter
@@ -36,12 +34,12 @@ class ReadAhead:
 
     @property
     def empty(self) -> bool:
-        """Not even the beginning of a frame is there."""
+        """There is no input, not even the beginning of a frame."""
         return not self.size and not self._splitter.holds
 
     @property
     def unfinished(self) -> bytearray | None:
-        """What has come of a frame whose end has not: one object for each frame."""
+        """The beginning of an incomplete frame: one object for each frame."""
         return self._splitter.unfinished
 
     def put(self, data: bytes) -> None:
@@ -55,17 +53,16 @@ class ReadAhead:
         self.size += len(data)
 
     def frame(self) -> bytes:
-        """The next frame, which stays until it is passed by; b"" if none is whole. Raises MalformedFrame, again and again."""
+        """The next frame, which stays until `pass_by`; b"" if none is complete. Raises MalformedFrame at every call."""
         stop = self.end()
         return self.data[self.at : stop] if stop else b""
 
     def end(self) -> int:
-        """Where in `data` the next frame ends, which begins `at`; 0 if none is whole. Behind it more may follow that is not
-        looked at. Raises as above."""
+        """The end in `data` of the next frame, which begins at `at`; 0 if none is complete. Raises as `frame` does."""
         while self.size:
             if self._splitter.holds:
                 self._complete()
-            elif stop := self._splitter.end_of(self.data, self.at):
+            elif stop := self._splitter.find_end(self.data, self.at):
                 return stop
             else:
                 self._splitter.hold(self.data, self.at)
@@ -73,7 +70,7 @@ class ReadAhead:
         return 0
 
     def _complete(self) -> None:
-        """The frame that is in pieces, if its end has come, is what comes next."""
+        """Make the frame in pieces the next one, once it is complete."""
         frame, stop = self._splitter.complete(self.data)
         self.pass_by(stop)
         if frame:
@@ -83,7 +80,7 @@ class ReadAhead:
             self.size += len(frame)
 
     def pass_by(self, count: int) -> None:
-        """So many bytes of `data` are done with."""
+        """Drop `count` handled bytes of `data`."""
         self.size -= count
         self.at += count
         if self.at == len(self.data):

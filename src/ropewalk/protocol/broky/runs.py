@@ -1,6 +1,6 @@
-"""Runs on their fast path: a fixed layout, of which all up to the first field is one constant, and everything else one `pack`.
+"""Runs on the fast path: a fixed layout that begins with a constant, followed by one `pack`. And runs as publications.
 
-Runs in any other layout are read by `tables`. Either way a run is checked before anybody sees it.
+`tables` decodes runs of any other layout. Every run is checked before it is used.
 """
 
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ from ropewalk.model.errors import MalformedPublication
 from ropewalk.model.messages import Publication
 from ropewalk.protocol.broky.frames import Body, Format, Run
 from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_text
-from ropewalk.protocol.broky.tables import checked_vector, malformed, numbers, prefix_of, read
-from ropewalk.protocol.broky.texts import text_of
-from ropewalk.protocol.publications import PublicationLimits, stream_of
-from ropewalk.protocol.stream_keys import name_of
+from ropewalk.protocol.broky.tables import checked_vector, frame_prefix, malformed, numbers, read
+from ropewalk.protocol.broky.texts import encode_text
+from ropewalk.protocol.publications import PublicationLimits, check_stream
+from ropewalk.protocol.stream_keys import decode_key
 
-_PREFIX = prefix_of(Run)
+_PREFIX = frame_prefix(Run)
 _FIELDS = Struct("<QQ9IB3xI")  # offset, ts_broker, ref, count, seven vectors, format, and the vector all absent ones share
 _FIELDS_AT = 4 + len(_PREFIX)
 _KEY, _PARTITION, _SIZES, _TIMES, _UID, _EPOCH, _PAYLOAD = range(88, 116, 4)
 _EMPTY = 120
 _TAIL = 124
 _PADS = (b"", b"\0\0\0", b"\0\0", b"\0")
-# In the order of the tail, each with its place among the fields and the width of its elements. The widest first, because it has
-# to be aligned; the epoch behind the payload, so that adding it changes no other place.
+# In the order of the tail, each with its index among the fields and the width of its elements. The widest first, for alignment;
+# the epoch after the payload, so that adding it moves no other vector.
 _COLUMNS = tuple(
     ((at - _KEY) // 4, at, width)
     for at, width in ((_TIMES, 8), (_SIZES, 4), (_UID, 1), (_PARTITION, 1), (_KEY, 1), (_PAYLOAD, 1), (_EPOCH, 1))
@@ -35,7 +35,7 @@ _length = Struct("<I").pack
 
 
 def encode_run(run: Run) -> bytes:
-    """A whole frame. Raises `struct.error` for a number that does not fit its field."""
+    """A complete frame. Raises `struct.error` for a number out of range."""
     times = sizes = b""
     if run.ts_producer:
         times = pack(f"<{len(run.ts_producer)}Q", *run.ts_producer)
@@ -57,7 +57,7 @@ def encode_run(run: Run) -> bytes:
     return b"".join((_length(end + len(last) - 4), _PREFIX, fields, *pieces, last))
 
 
-def run_of(
+def build_run(
     key: bytes,
     payloads: Sequence[bytes],
     ref: int = 0,
@@ -73,29 +73,29 @@ def run_of(
     return Run(ref, count, 0, 0, key, key_partition, sizes, ts_producer, uid, b"", payload, format)
 
 
-def payloads_of(run: Run) -> list[bytes]:
-    """The payloads of its messages, of a run that was checked."""
+def split_payloads(run: Run) -> list[bytes]:
+    """The payloads of a checked run."""
     if not run.sizes:
         return [run.payload]
     return [run.payload[start:stop] for start, stop in pairwise(accumulate(run.sizes, initial=0))]
 
 
 def decode(frame: bytes) -> Body:
-    """A whole frame with its size. Raises MalformedFrame."""
+    """Decode a complete frame, with its size field. Raises MalformedFrame."""
     if len(frame) < _TAIL or not frame.startswith(_PREFIX, 4):
         body = read(frame)
         if isinstance(body, Run):
             _check(body)
         return body
     if int.from_bytes(frame[:4], "little") != len(frame) - 4:
-        raise malformed("the size of the frame is not what it says")
+        raise malformed("the frame does not have the size it states")
     offset, ts_broker, ref, count, key, partition, sizes, times, uid, epoch, payload, kind, empty = _FIELDS.unpack_from(
         frame, _FIELDS_AT
     )
     if empty:
         raise malformed("the empty vector is not empty")
     if kind > Format.JSON:
-        raise malformed(f"{kind} is no format")
+        raise malformed(f"unknown format: {kind}")
     run = Run(
         ref,
         count,
@@ -123,10 +123,10 @@ def _vector(frame: bytes, at: int, width: int = 1) -> bytes:
 
 
 def _check(run: Run) -> None:
-    """What no schema says of a run."""
+    """Rules that the schema does not express."""
     count = run.count
     if not count:
-        raise malformed("a run without a message")
+        raise malformed("the run has no message")
     if not run.sizes:
         if count != 1:
             raise malformed("a run of several messages needs their sizes")
@@ -138,23 +138,23 @@ def _check(run: Run) -> None:
         raise malformed(f"uid has {KSUID_BYTES} bytes for each message, or none")
 
 
-def publications_of(run: Run, limits: PublicationLimits) -> list[Publication]:
-    """Of a run that was checked. Raises MalformedPublication."""
+def run_publications(run: Run, limits: PublicationLimits) -> list[Publication]:
+    """The publications of a checked run. All of them can be registered, or none. Raises MalformedPublication."""
     if run.count > limits.max_batch:
         raise MalformedPublication(f"a run of more than {limits.max_batch} messages", limits.max_batch)
-    stream = stream_of(name_of(run.key), limits.max_stream_name, 0)
-    partition = name_of(run.key_partition)
+    stream = check_stream(decode_key(run.key), limits.max_stream_name, 0)
+    partition = decode_key(run.key_partition)
     if len(partition.encode()) > limits.max_stream_name:
         raise MalformedPublication(f"key_partition is longer than {limits.max_stream_name} bytes")
     return [
         Publication(stream, _text(run, payload, index, limits), uid=_uid(run, index), partition_key=partition, ts_producer=time)
-        for index, (payload, time) in enumerate(zip(payloads_of(run), run.ts_producer or repeat(0), strict=False))
+        for index, (payload, time) in enumerate(zip(split_payloads(run), run.ts_producer or repeat(0), strict=False))
     ]
 
 
 def _text(run: Run, payload: bytes, index: int, limits: PublicationLimits) -> bytes:
     try:
-        text = text_of(payload, run.format)
+        text = encode_text(payload, run.format)
     except ValueError as error:
         raise MalformedPublication(str(error), index) from None
     if len(text) > limits.max_publish_size:

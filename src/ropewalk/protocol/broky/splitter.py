@@ -1,41 +1,40 @@
-"""Cuts a byte stream into frames. What a size says is checked before anything is kept for it.
+"""Splits a byte stream into frames. The size of a frame is checked before any of it is buffered.
 
-What comes is copied once: whole frames are cut out of it where they are, and only one that is in pieces is put together.
+Input is copied once: complete frames are sliced from it, and only a frame in pieces is assembled.
 """
 
 from collections.abc import Iterator
 
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.refusals import Refusal
-from ropewalk.protocol.broky.tables import SMALLEST, malformed
+from ropewalk.protocol.broky.tables import MIN_FRAME_BYTES, malformed
 
 MAX_FRAME = 4 * 1024 * 1024
-"""Bytes of a frame without its size."""
+"""Maximum size of a frame, without its size field."""
 
 _SIZE = 4
 
 
 class FrameSplitter:
-    """`limit` may be changed at any time. After an error it is of no more use."""
+    """`limit` may be changed at any time. Unusable after an error."""
 
     __slots__ = ("_held", "limit")
 
     def __init__(self, limit: int = MAX_FRAME) -> None:
         self.limit = limit
-        self._held = bytearray()  # the beginning of a frame; in one piece, however small the pieces are that come
+        self._held = bytearray()  # the beginning of a frame, in one piece
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The frames that are whole now, with their sizes. Raises MalformedFrame after those that were whole before the error.
+        """All complete frames, with their size fields. Raises MalformedFrame after the complete frames before the error.
 
-        Take all of them before the next call."""
+        Exhaust the iterator before the next call."""
         frame, start = self.complete(data)
         if frame:
             yield frame
         yield from self.cut(data, start)
 
     def complete(self, data: bytes) -> tuple[bytes, int]:
-        """The frame whose beginning is held, once it is whole; b"" if it is not, or nothing is held. And where in `data` it
-        ends. Raises MalformedFrame."""
+        """The held frame once it is complete, else b"", and its end in `data`. Raises MalformedFrame."""
         held = self._held
         if not held:
             return b"", 0
@@ -54,14 +53,14 @@ class FrameSplitter:
         return bytes(held), start
 
     def cut(self, data: bytes, start: int) -> Iterator[bytes]:
-        """The frames that are whole in `data` from there on, where nothing is held of one before. What is left is held."""
-        while stop := self.end_of(data, start):
-            yield data[start:stop]  # the same object where it is all of it
+        """The complete frames in `data` from `start` on, if no frame is held. The rest is held."""
+        while stop := self.find_end(data, start):
+            yield data[start:stop]  # no copy if it is all of `data`
             start = stop
         self.hold(data, start)
 
-    def end_of(self, data: bytes, start: int) -> int:
-        """Where the frame that begins there ends; 0 if it is not whole. Raises MalformedFrame."""
+    def find_end(self, data: bytes, start: int) -> int:
+        """The end of the frame at `start`; 0 if it is incomplete. Raises MalformedFrame."""
         if len(data) - start < _SIZE:
             return 0
         stop = start + self._checked_size(data, start)
@@ -73,11 +72,11 @@ class FrameSplitter:
 
     @property
     def unfinished(self) -> bytearray | None:
-        """The beginning of a frame whose end has not come: one object for each frame."""
+        """The beginning of an incomplete frame: one object for each frame."""
         return self._held or None
 
     def hold(self, data: bytes, start: int) -> None:
-        """The beginning of a frame is there, up to the end of `data`."""
+        """Keep the beginning of a frame, up to the end of `data`."""
         if start < len(data):
             self._held += data[start:]
 
@@ -85,6 +84,6 @@ class FrameSplitter:
         size = int.from_bytes(data[start : start + _SIZE], "little")
         if size > self.limit:
             raise MalformedFrame(f"a frame of more than {self.limit} bytes", 1009, Refusal.MESSAGE_TOO_BIG)
-        if size < SMALLEST - _SIZE:
-            raise malformed("a frame that is too short for any")
+        if size < MIN_FRAME_BYTES - _SIZE:
+            raise malformed("the frame is too short")
         return size + _SIZE

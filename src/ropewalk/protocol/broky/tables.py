@@ -1,7 +1,7 @@
-"""Any frame, in any layout that FlatBuffers allows: a reader that checks everything it follows, and a writer.
+"""Frames in any layout that FlatBuffers permits: a reader that checks every offset it follows, and a writer.
 
-A frame that passes the reader passes the verifier of FlatBuffers for C++, which is less strict. Depth is fixed at two, nothing
-recurses, and nothing is allocated by a number that a peer wrote before that number was checked against the frame's end.
+A frame that passes the reader passes the verifier of FlatBuffers for C++, which is less strict. The depth is fixed at two,
+there is no recursion, and a peer's number is checked against the frame's end before memory is allocated for it.
 """
 
 from enum import IntEnum
@@ -12,10 +12,10 @@ from ropewalk.model.errors import MalformedFrame
 from ropewalk.protocol.broky.frames import Body
 
 IDENTIFIER = b"BRK1"
-SMALLEST = 12  # the size, the root's offset, the identifier
+MIN_FRAME_BYTES = 12  # the size, the root's offset, the identifier
 
 _BODIES: tuple[type, ...] = get_args(Body)
-_FRAME_VTABLE = pack("<4H", 8, 12, 8, 4)  # its size, the table's, and where body_type and body are
+_FRAME_VTABLE = pack("<4H", 8, 12, 8, 4)  # its size, the table's, and the offsets of body_type and body
 _FRAME_AT, _BODY_VTABLE_AT = 12, 20
 
 
@@ -24,7 +24,7 @@ def malformed(reason: str) -> MalformedFrame:
 
 
 class _Field(NamedTuple):
-    """`code` is that of `struct`: of the value, or of the elements of a vector."""
+    """`code`: the `struct` format of the value, or of a vector's elements."""
 
     name: str
     code: str
@@ -54,9 +54,11 @@ def _field(name: str, hint: Any, default: Any) -> _Field:
 
 
 class _Layout:
-    """Where the writer puts the fields of a table: the widest first, so that all are aligned without holes.
+    """Where the writer puts the fields of a table: the widest first, so that all are aligned without padding.
 
-    `head`: everything from the root's offset up to the first field. `empty`: where the vector is that all absent ones share.
+    Attributes:
+        head: everything from the root's offset up to the first field.
+        empty: offset of the empty vector that all absent ones share.
     """
 
     def __init__(self, kind: int, fields: tuple[_Field, ...]) -> None:
@@ -96,13 +98,13 @@ _LAYOUTS = {record: _Layout(kind, _FIELDS[record]) for kind, record in enumerate
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def prefix_of(record: type) -> bytes:
-    """Bytes 4 and following of every frame of this kind that `encode` writes, up to its first field."""
+def frame_prefix(record: type) -> bytes:
+    """The constant bytes of all encoded frames of this kind, from byte 4 up to the first field."""
     return _LAYOUTS[record].head
 
 
 def encode(record: Body) -> bytes:
-    """A whole frame, with its size. Raises `struct.error` for a number that does not fit its field."""
+    """A complete frame, with its size field. Raises `struct.error` for a number out of range."""
     layout = _LAYOUTS[type(record)]
     inline: list[int] = []
     tail: list[bytes] = []
@@ -126,7 +128,7 @@ def encode(record: Body) -> bytes:
 
 
 def _vector(field: _Field, value: Any) -> bytes:
-    """Its length, its elements, and zeros up to a multiple of four: at least one for text."""
+    """The length, the elements, and zeros up to a multiple of four: at least one for text."""
     if field.text:
         value = value.encode()
         elements = value + b"\0"
@@ -140,17 +142,17 @@ def _vector(field: _Field, value: Any) -> bytes:
 
 
 def read(frame: bytes) -> Body:
-    """A whole frame of any layout, checked. Raises MalformedFrame."""
+    """Decode and check a complete frame of any layout. Raises MalformedFrame."""
     end = len(frame)
-    if end < SMALLEST or int.from_bytes(frame[:4], "little") != end - 4:
-        raise malformed("the size of the frame is not what it says")
+    if end < MIN_FRAME_BYTES or int.from_bytes(frame[:4], "little") != end - 4:
+        raise malformed("the frame does not have the size it states")
     if frame[8:12] != IDENTIFIER:
         raise malformed("the frame is not of this protocol")
     root = _Table(frame, _target(frame, 4))
     kind = root.scalar(0, "B", 0)
     at = root.place(1, 4)
     if not at or not 1 <= kind <= len(_BODIES):
-        raise malformed("the frame has no body that is known here")
+        raise malformed("the frame has no known body")
     body = _Table(frame, _target(frame, at))
     record = _BODIES[kind - 1]
     made: Body = record(*(_value(body, number, field) for number, field in enumerate(_FIELDS[record])))
@@ -158,10 +160,10 @@ def read(frame: bytes) -> Body:
 
 
 def _target(frame: bytes, at: int) -> int:
-    """What an offset leads to. None leads to itself, or back."""
+    """The target of an offset. Offsets only lead forward."""
     offset: int = unpack_from("<I", frame, at)[0]
     if not offset:
-        raise malformed("an offset that leads nowhere")
+        raise malformed("an offset is zero")
     return at + offset
 
 
@@ -182,19 +184,19 @@ def _named(kind: type, value: int) -> Any:
     if not issubclass(kind, IntEnum):
         return bool(value)
     if value >= len(kind):  # their values have no holes
-        raise malformed(f"{value} is no {kind.__name__.lower()}")
+        raise malformed(f"unknown {kind.__name__.lower()}: {value}")
     return kind(value)
 
 
 class _Table:
-    """A table whose own bytes and whose vtable's are inside the frame."""
+    """A table. It and its vtable are inside the frame."""
 
     def __init__(self, frame: bytes, at: int) -> None:
         end = len(frame)
         if at % 4 or at > end - 4:
             raise malformed("a table is outside the frame, or not aligned")
         vtable = at - unpack_from("<i", frame, at)[0]
-        if vtable < SMALLEST or vtable % 2 or vtable > end - 4:
+        if vtable < MIN_FRAME_BYTES or vtable % 2 or vtable > end - 4:
             raise malformed("a vtable is outside the frame, or not aligned")
         size, self._size = unpack_from("<HH", frame, vtable)
         if size < 4 or size % 2 or vtable + size > end or self._size < 4 or at + self._size > end:
@@ -204,7 +206,7 @@ class _Table:
         self._at = at
 
     def place(self, number: int, width: int) -> int:
-        """Where a field is, 0 if it is absent."""
+        """The offset of a field; 0 if it is absent."""
         within = self._places[number] if number < len(self._places) else 0
         if not within:
             return 0
@@ -225,9 +227,9 @@ class _Table:
 
 
 def checked_vector(frame: bytes, start: int, width: int, text: bool = False) -> bytes:
-    """The elements of a vector that begin there, with their number right before them."""
+    """The elements of a vector, which begin at `start`, after their number."""
     end = len(frame)
-    if start < SMALLEST + 4 or start > end or start % 4:
+    if start < MIN_FRAME_BYTES + 4 or start > end or start % 4:
         raise malformed("a vector is outside the frame, or not aligned")
     stop = start + int.from_bytes(frame[start - 4 : start], "little") * width
     if start % width and stop > start:

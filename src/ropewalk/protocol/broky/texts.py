@@ -1,8 +1,8 @@
-"""Payloads as text clients see them. Both ways are exact: every payload comes back.
+"""Payloads as JSON text, for clients of the cable and SSE. The conversion is lossless both ways.
 
-A payload of bytes is `{"$bytes":"<base64>"}`. JSON that could be taken for a tagged form, and null, which clients of Action
-Cable drop, is wrapped: `{"$json":…}`. So whatever text clients publish passes unchanged between them, and one that publishes
-the tagged form itself publishes bytes.
+A payload of bytes is `{"$bytes":"<base64>"}`. JSON that looks like a tagged form is wrapped as `{"$json":…}`, and so is null,
+which Action Cable clients drop. So text passes unchanged between text clients, except that publishing the tagged form
+publishes bytes.
 """
 
 import re
@@ -19,18 +19,18 @@ from ropewalk.protocol.json_errors import why_no_json
 _BYTES, _JSON = "$bytes", "$json"
 _TAG, _WRAP = b'{"$bytes":"', b'{"$json":'
 _WHITESPACE = b" \t\r\n"
-_MAYBE_TAGGED = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"(?:\$|\\u0024)')  # every key of an object with one key only is its first
+_MAYBE_TAGGED = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"(?:\$|\\u0024)')  # the only key of an object is its first
 
 _check_json = msgspec.json.Decoder(Raw).decode
 _fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _text = msgspec.json.Decoder(str).decode
 
 
-def text_of(payload: bytes, format: Format) -> bytes:
-    """The JSON text that a stream keeps for a payload. Raises ValueError for a payload that should be JSON and is not."""
+def encode_text(payload: bytes, format: Format) -> bytes:
+    """The JSON text that a stream keeps for a payload. Raises ValueError for invalid JSON."""
     if format is Format.BYTES:
         return b'%b%b"}' % (_TAG, b64encode(payload))
-    if is_too_deep(payload, MAX_DEPTH - 1):  # there may be one object more around it
+    if is_too_deep(payload, MAX_DEPTH - 1):  # it may be wrapped in another object
         raise ValueError(f"the payload is {TOO_DEEP}")
     try:
         _check_json(payload.decode())
@@ -39,8 +39,8 @@ def text_of(payload: bytes, format: Format) -> bytes:
     return b"%b%b}" % (_WRAP, payload) if _needs_wrapping(payload) else payload
 
 
-def payload_of(text: bytes) -> tuple[bytes, Format]:
-    """The payload for which a stream keeps this text."""
+def decode_text(text: bytes) -> tuple[bytes, Format]:
+    """The payload of a text kept by a stream: the reverse of `encode_text`."""
     if text.startswith(_TAG) and (payload := _as_written_here(text)) is not None:
         return payload, Format.BYTES
     if not _MAYBE_TAGGED.match(text):
@@ -55,12 +55,12 @@ def payload_of(text: bytes) -> tuple[bytes, Format]:
 
 
 def _as_written_here(text: bytes) -> bytes | None:
-    """The bytes in their tagged form, if nothing of it is written in another way than here: what most of them are."""
+    """The bytes of a tagged form, if it is spelled exactly as `encode_text` does, which is the usual case."""
     try:
         payload = a2b_base64(text[len(_TAG) : -2])
     except ValueError:
         return None
-    return payload if text_of(payload, Format.BYTES) == text else None
+    return payload if encode_text(payload, Format.BYTES) == text else None
 
 
 def _needs_wrapping(payload: bytes) -> bool:
@@ -70,7 +70,7 @@ def _needs_wrapping(payload: bytes) -> bool:
 
 
 def _only_field(text: bytes) -> tuple[str, bytes | None]:
-    """The key of an object that has one only, and the bytes that it stands for if it is the tagged form of some."""
+    """The only key of an object, and the bytes if it is their tagged form; "" for any other JSON."""
     try:
         fields = _fields(text)
     except (msgspec.DecodeError, RecursionError):
@@ -78,10 +78,10 @@ def _only_field(text: bytes) -> tuple[str, bytes | None]:
     if len(fields) != 1:
         return "", None
     ((key, value),) = fields.items()
-    return key, _bytes_of(value) if key == _BYTES else None
+    return key, _decode_bytes(value) if key == _BYTES else None
 
 
-def _bytes_of(value: Raw) -> bytes | None:
+def _decode_bytes(value: Raw) -> bytes | None:
     try:
         encoded = _text(value).encode()
         decoded = b64decode(encoded, validate=True)

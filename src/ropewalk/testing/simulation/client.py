@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ropewalk.engine.session import Session
     from ropewalk.testing.simulation.unreliable import UnreliableLink
 
-CODEC = CableCodec(tells_positions=True)
+CODEC = CableCodec(reports_positions=True)
 CLIENT_CODEC = CableClientCodec()
 
 MAX_WRITE_SECONDS = 4.0

@@ -22,9 +22,9 @@ from ropewalk.engine.inbox import MAX_FRAMES, Inbox
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection
-from ropewalk.protocol.broky.forwarding import SHORTEST
+from ropewalk.protocol.broky.forwarding import MIN_RUN_BYTES
 from ropewalk.protocol.broky.frames import Error, Format, Hello, Ping, Pushed, Reason, Run
-from ropewalk.protocol.broky.runs import decode, encode_run, payloads_of, run_of
+from ropewalk.protocol.broky.runs import build_run, decode, encode_run, split_payloads
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.broky.tables import encode
 from ropewalk.protocol.codec import SessionCodec
@@ -89,7 +89,7 @@ class Register:
         pass
 
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> asyncio.Future[None] | None:
-        self.payloads += [payload for run in runs for payload in payloads_of(run_in(run.frame))]
+        self.payloads += [payload for run in runs for payload in split_payloads(run_in(run.frame))]
         return self.on_their_way
 
 
@@ -181,7 +181,7 @@ PAYLOADS = [b"%d" % number for number in range(PUSHES)]
 def pushes(key: bytes, payloads: Sequence[bytes], ref: int = 0) -> bytes:
     """Runs of the ephemeral stream are forwarded without decoding them."""
     format = Format.BYTES if key == b"ephemeral" else Format.JSON
-    return b"".join(encode_run(run_of(key, [each], ref=ref, format=format)) for each in payloads)
+    return b"".join(encode_run(build_run(key, [each], ref=ref, format=format)) for each in payloads)
 
 
 async def in_turns(wires: Sequence[Wire], done: Callable[[], int]) -> list[int]:
@@ -226,7 +226,7 @@ async def test_ephemeral_runs_are_forwarded_in_turns() -> None:
     passed_on = endpoint.register.payloads
     assert not wire.reads
     assert 1 < len(passed_on) < PUSHES
-    assert max(await in_turns([wire], lambda: len(passed_on))) <= MAX_BATCH_BYTES // SHORTEST
+    assert max(await in_turns([wire], lambda: len(passed_on))) <= MAX_BATCH_BYTES // MIN_RUN_BYTES
     assert passed_on == PAYLOADS
 
 
@@ -252,9 +252,9 @@ async def test_pushes_are_handled_once_and_in_order_for_any_read_sizes(subtests:
 async def test_frame_inside_a_payload_is_not_parsed() -> None:
     endpoint = Endpoint()
     _, connection = await endpoint.connected()
-    inner = encode_run(run_of(b"ephemeral", [b"inner"]))
-    outer = encode_run(run_of(b"ephemeral", [inner * 2]))
-    connection.data_received(encode_run(run_of(b"ephemeral", [b"first"])))
+    inner = encode_run(build_run(b"ephemeral", [b"inner"]))
+    outer = encode_run(build_run(b"ephemeral", [inner * 2]))
+    connection.data_received(encode_run(build_run(b"ephemeral", [b"first"])))
     begin = outer.index(inner)
     for piece in (outer[:begin], outer[begin : begin + len(inner)], outer[begin + len(inner) :]):
         connection.data_received(piece)
@@ -280,7 +280,7 @@ async def test_runs_wait_for_earlier_runs_in_delivery() -> None:
 async def test_refused_pushes_take_turns() -> None:
     endpoint = Endpoint(A_STEP)
     wire, connection = await endpoint.connected()
-    connection.data_received(encode_run(run_of(b"", [b"x"])) * PUSHES)
+    connection.data_received(encode_run(build_run(b"", [b"x"])) * PUSHES)
     assert not wire.reads
     assert max(await in_turns([wire], lambda: endpoint.stats.publications_refused)) <= STEPS
     assert endpoint.stats.publications_refused == PUSHES

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 
 from ropewalk.adapters.endpoints import http_guard
-from ropewalk.adapters.endpoints.http_guard import INLINE_BYTES, INLINE_INPUT, Budget, KeyGuard, body_of, gather, guarded
+from ropewalk.adapters.endpoints.http_guard import INLINE_BYTES, INLINE_INPUT, Budget, KeyGuard, gather, guarded, read_body
 from ropewalk.adapters.endpoints.http_requests import HttpRequest, RequestHeaders
 from ropewalk.adapters.endpoints.http_responses import HttpResponse
 from ropewalk.adapters.endpoints.routes import HttpRoute
@@ -20,7 +20,7 @@ from tests.unit.adapters.http_server import Client, serving
 
 
 async def echo(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(200, await body_of(request, 10))
+    return HttpResponse(200, await read_body(request, 10))
 
 
 async def late(request: HttpRequest) -> HttpResponse:

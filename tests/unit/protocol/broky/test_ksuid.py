@@ -10,7 +10,7 @@ from ropewalk.protocol.broky import ksuid
 def test_ksuid_text_equals_the_published_example() -> None:
     raw = bytes.fromhex("0669f7efb5a1cd34b5f99d1154fb6853345c9735")  # the example of the KSUID authors
     assert ksuid.ksuid_text(raw) == "0ujtsYcgvSTl8PAuAdqWYSMnLOv"
-    assert ksuid.ksuid_of("0ujtsYcgvSTl8PAuAdqWYSMnLOv") == raw
+    assert ksuid.parse_ksuid("0ujtsYcgvSTl8PAuAdqWYSMnLOv") == raw
 
 
 def test_ksuids_sort_by_time_as_bytes_and_as_text() -> None:
@@ -24,4 +24,4 @@ def test_invalid_ksuid_is_refused(subtests: pytest.Subtests) -> None:
     rows: list[str] = ["", "0" * 26, "0" * 28, "z" * 27, "0" * 26 + "-", "0" * 26 + "é"]
     for text in rows:
         with subtests.test(text=text), pytest.raises(ValueError, match="KSUID"):
-            ksuid.ksuid_of(text)
+            ksuid.parse_ksuid(text)

@@ -4,8 +4,8 @@ import pytest
 
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.protocol.broky.frames import Format, Hello, Run
-from ropewalk.protocol.broky.runs import decode, encode_run, payloads_of, run_of
-from ropewalk.protocol.broky.tables import encode, prefix_of
+from ropewalk.protocol.broky.runs import build_run, decode, encode_run, split_payloads
+from ropewalk.protocol.broky.tables import encode, frame_prefix
 
 
 def patched(frame: bytes, at: int, *values: int) -> bytes:
@@ -30,7 +30,7 @@ def test_run_fields_have_the_documented_offsets() -> None:
 
     assert (number(0), number(4), frame[8:12]) == (len(frame) - 4, 44, b"BRK1")
     assert len(frame) % 8 == 0
-    assert frame[4:64] == prefix_of(Run)
+    assert frame[4:64] == frame_prefix(Run)
     assert (number(64, 8), number(72, 8), number(80), number(84), frame[116], number(120)) == (11, 13, 7, 2, 1, 0)
     assert [vector(at) for at in (88, 92, 104, 108, 112)] == [b"key", b"part", bytes(range(40)), b"epoch", b"abcde"]
     assert memoryview(vector(96, 4)).cast("I").tolist() == [1, 4]
@@ -39,24 +39,24 @@ def test_run_fields_have_the_documented_offsets() -> None:
 
 
 def test_single_message_of_64_bytes_takes_208() -> None:
-    assert len(encode_run(run_of(b"k" * 8, [bytes(64)]))) == 208
+    assert len(encode_run(build_run(b"k" * 8, [bytes(64)]))) == 208
 
 
 def test_absent_columns_share_one_empty_vector() -> None:
-    frame = encode_run(run_of(b"key", [b"payload"]))
+    frame = encode_run(build_run(b"key", [b"payload"]))
     assert [at + int.from_bytes(frame[at : at + 4], "little") for at in (92, 96, 100, 104, 108)] == [120] * 5
 
 
 def test_run_returns_its_payloads() -> None:
     payloads = [b"", b"one", b"", b"three"]
-    assert payloads_of(run_of(b"k", payloads)) == payloads
-    assert payloads_of(run_of(b"k", [b"single"])) == [b"single"]
-    assert payloads_of(run_of(b"k", [b""])) == [b""]
+    assert split_payloads(build_run(b"k", payloads)) == payloads
+    assert split_payloads(build_run(b"k", [b"single"])) == [b"single"]
+    assert split_payloads(build_run(b"k", [b""])) == [b""]
 
 
 # --- malformed frames -------------------------------------------------------------------------------------------------
 
-RUN = encode_run(run_of(b"key", [b"one", b"two"], uid=bytes(40), ts_producer=(1, 2)))
+RUN = encode_run(build_run(b"key", [b"one", b"two"], uid=bytes(40), ts_producer=(1, 2)))
 
 MALFORMED = {
     "wrong frame size": patched(RUN, 0, len(RUN)),
@@ -71,8 +71,8 @@ MALFORMED = {
     "vector longer than the frame": patched(RUN, 124, 0xFFFFFFFF),
     "shared empty vector is not empty": patched(RUN, 120, 1),
     "unknown format": patched(RUN, 116, 2),
-    "uid too short": encode_run(run_of(b"k", [b"x"], uid=bytes(19))),
-    "timestamps for some messages only": encode_run(run_of(b"k", [b"x", b"y"], ts_producer=(1,))),
+    "uid too short": encode_run(build_run(b"k", [b"x"], uid=bytes(19))),
+    "timestamps for some messages only": encode_run(build_run(b"k", [b"x", b"y"], ts_producer=(1,))),
     "several messages without sizes": encode_run(Run(count=2, payload=b"xy")),
     "sizes do not add up to the payload": encode_run(Run(count=2, sizes=(1, 2), payload=b"xy")),
     "sum of the sizes exceeds 32 bits": encode_run(Run(count=2, sizes=(0xFFFFFFFF, 3), payload=b"xy")),

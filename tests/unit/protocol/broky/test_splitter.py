@@ -4,11 +4,11 @@ import pytest
 
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.protocol.broky.frames import Hello, Ping
-from ropewalk.protocol.broky.runs import encode_run, run_of
+from ropewalk.protocol.broky.runs import build_run, encode_run
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.broky.tables import encode
 
-RUN = encode_run(run_of(b"key", [b"one", b"two"], uid=bytes(40), ts_producer=(1, 2)))
+RUN = encode_run(build_run(b"key", [b"one", b"two"], uid=bytes(40), ts_producer=(1, 2)))
 
 
 def test_frames_are_split_in_any_fragmentation(subtests: pytest.Subtests) -> None:
