@@ -10,7 +10,7 @@ from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_str
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
-from ropewalk.adapters.endpoints.broky_shared import BrokyClients
+from ropewalk.adapters.endpoints.broky_shared import BrokyClients, BrokyOptions
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.http_requests import HttpRequest
 from ropewalk.adapters.endpoints.http_responses import HttpResponse, encode_fields
@@ -21,7 +21,7 @@ from ropewalk.adapters.endpoints.shared_port import SharedPort
 from ropewalk.adapters.endpoints.sse import SseEndpoint
 from ropewalk.adapters.endpoints.store_proxy import StoreProxy
 from ropewalk.adapters.endpoints.turns import LoopTurns
-from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
+from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint, WebSocketOptions
 from ropewalk.adapters.metrics.prometheus import MetricsPage
 from ropewalk.app.backends import ChosenBackend, build_backend
 from ropewalk.app.broadcasters import Broadcasters, build_broadcasters
@@ -217,14 +217,16 @@ def publication_limits(settings: Settings) -> PublicationLimits:
 
 def _websocket_endpoint(settings: Settings, parts: Parts) -> WebSocketEndpoint:
     return WebSocketEndpoint(
-        open_session=parts.node.open,
-        paths=settings.server.path,
-        origin_allowed=_origins(settings, parts.stats),
-        token_param=settings.auth.jwt_param,
-        max_message_size=settings.limits.max_message_size,
-        native_pings=settings.websocket.enable_native_pings,
-        secure=bool(settings.server.ssl_cert),
-        proxies=TrustedProxies(settings.server.trusted_proxies),
+        parts.node.open,
+        _origins(settings, parts.stats),
+        TrustedProxies(settings.server.trusted_proxies),
+        WebSocketOptions(
+            paths=settings.server.path,
+            token_param=settings.auth.jwt_param,
+            max_message_size=settings.limits.max_message_size,
+            native_pings=settings.websocket.enable_native_pings,
+            secure=bool(settings.server.ssl_cert),
+        ),
     )
 
 
@@ -237,9 +239,13 @@ def build_shared_port(settings: Settings, parts: Parts) -> SharedPort:
     limits = settings.limits
     shared_port = SharedPort(
         websocket,
-        ConnectionLimits(limits.max_conn, limits.max_http_conn, idle_timeout=limits.http_keepalive_timeout),
+        ConnectionLimits(
+            limits.max_conn,
+            limits.max_http_conn,
+            idle_timeout=limits.http_keepalive_timeout,
+            write_timeout=settings.websocket.ws_write_timeout,
+        ),
         parts.stats.refusals,
-        settings.websocket.ws_write_timeout,
         TrustedProxies(settings.server.trusted_proxies),
         settings.server.proxy_protocol,
         _broky_endpoint(settings, parts),
@@ -255,10 +261,12 @@ def _broky_endpoint(settings: Settings, parts: Parts) -> BrokyEndpoint:
         Pushes(broker, publication_limits(settings), parts.stats, time.time, broker.instant),
         BrokyClients(guards, TrustedProxies(settings.server.trusted_proxies), parts.chosen.gate),
         parts.stats,
-        settings.limits.max_message_size,
-        settings.websocket.ws_write_timeout,
-        settings.journal.journal_shards,
-        None if settings.auth.public_streams else unverified_name,
+        BrokyOptions(
+            settings.limits.max_message_size,
+            settings.websocket.ws_write_timeout,
+            settings.journal.journal_shards,
+            None if settings.auth.public_streams else unverified_name,
+        ),
         LoopTurns(),
     )
 

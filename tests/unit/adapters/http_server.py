@@ -13,7 +13,7 @@ from aiohttp import ClientSession
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
 from ropewalk.adapters.endpoints.routes import HttpRoute
 from ropewalk.adapters.endpoints.shared_port import SharedPort
-from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
+from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint, WebSocketOptions
 from ropewalk.protocol.proxies import TrustedProxies
 
 
@@ -22,8 +22,9 @@ def shared_port(
 ) -> SharedPort:
     """A port with these routes and no WebSocket."""
     proxies = TrustedProxies()
-    sockets = WebSocketEndpoint(lambda *_: None, (), lambda _: True, "jid", 1, False, False, proxies)  # type: ignore[arg-type]
-    port = SharedPort(sockets, limits or ConnectionLimits(), Counter() if refusals is None else refusals, 60.0, proxies)
+    sockets = WebSocketEndpoint(lambda *_: None, lambda _: True, proxies, WebSocketOptions())  # type: ignore[arg-type]
+    limits = limits or ConnectionLimits(write_timeout=60.0)
+    port = SharedPort(sockets, limits, Counter() if refusals is None else refusals, proxies)
     port.http.serve(routes)
     return port
 

@@ -28,8 +28,8 @@ _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class AcceptedSocket(socket.socket):
-    """Its family and type are plain numbers. Every look at those of a `socket.socket` makes members of enumerations: the
-    event loop looks at them several times for a new connection, and that costs as much as accepting it."""
+    """Its family and type are plain integers. `socket.socket` creates enum members at every access, and the event loop reads
+    them several times for a new connection, which costs as much as accepting it."""
 
     __slots__ = ()
     family = socket.SocketType.family  # type: ignore[assignment]
@@ -52,16 +52,16 @@ class Acceptor:
             self._resume(listening)
 
     def stop(self) -> None:
-        """Accept no more. What waits in the queue of an inherited socket stays there, for the next process that accepts.
+        """Accept no more connections. The queue of an inherited socket is left to the next process.
 
-        Connections that were accepted are served on; to stop once more does nothing."""
+        Accepted connections stay open. Repeated calls do nothing."""
         if self._stopped:
             return
         self._stopped = True
         for listening in self._sockets:
             self._loop.remove_reader(listening.sock)
             if not listening.inherited:
-                # Whoever is connected already would be reset by the close.
+                # Closing the socket would reset the connections in its queue.
                 while self._accept_one(listening):
                     pass
             listening.close()
@@ -104,7 +104,7 @@ class Acceptor:
         self._loop.call_later(SCARCITY_PAUSE, self._resume, listening)
 
     def _enter_at_once(self, detector: ProtocolDetector, sock: socket.socket) -> None:
-        """Without TLS it only waits for the event loop to tell the detector, so that no task has to wait with it."""
+        """Without TLS, only the event loop's callback to the detector is pending, which needs no task."""
         entering = self._loop.connect_accepted_socket(lambda: detector, sock)
         try:
             entering.send(None)
@@ -117,7 +117,7 @@ class Acceptor:
         try:
             await self._loop.connect_accepted_socket(lambda: detector, sock, ssl=tls, ssl_handshake_timeout=HANDSHAKE_SECONDS)
         except asyncio.CancelledError:
-            detector.settled()
+            detector.finish()
             sock.close()
             raise
         except OSError as error:  # ssl.SSLError and TimeoutError are OSErrors
@@ -126,7 +126,7 @@ class Acceptor:
             detector.accepting = None
 
     def _failed(self, detector: ProtocolDetector, sock: socket.socket, error: OSError) -> None:
-        detector.settled()
+        detector.finish()
         sock.close()
         self._shared_port.admission.count(Refusal.HANDSHAKE)
         logger.debug("connection lost in its handshake", extra={"reason": str(error)})

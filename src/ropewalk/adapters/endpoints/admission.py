@@ -2,10 +2,10 @@
 
 Clients (WebSocket, SSE and TCP) are limited by `--max_conn`, other HTTP connections (publishers, API, health, metrics) by
 `--max_http_conn`. Connections whose protocol is not known yet count for neither: above a bound the oldest of them is
-dropped. All together stay below the limit of open files, of which clients leave some to the others.
+dropped. All connections together stay below the limit of open files, and clients leave a reserve to the others.
 
-Where a node has several processes, these two limits hold for all of them together: what the others have open, as of about a
-second ago, is taken off. What all of them accept within that second may go beyond a limit.
+The workers of a node share the two limits: each deducts the connections of the others, as of about a second ago. Connections
+accepted within that second may exceed a limit.
 """
 
 import logging
@@ -41,8 +41,10 @@ class ConnectionLimits:
     """0 means unlimited.
 
     Args:
-        descriptors: connections of every kind for which there are file descriptors.
+        descriptors: connections of all kinds that the file descriptors permit.
         spare: further descriptors, reserved for connections other than clients'.
+        idle_timeout: seconds an HTTP connection is kept open between requests.
+        write_timeout: seconds after which an HTTP client that reads nothing is disconnected.
     """
 
     clients: int = 0
@@ -50,6 +52,7 @@ class ConnectionLimits:
     descriptors: int = 0
     spare: int = 0
     idle_timeout: float = 75.0
+    write_timeout: float = 10.0
 
 
 class ConnectionAdmission:

@@ -7,7 +7,7 @@ from typing import cast
 
 from ropewalk.adapters.endpoints.broky_connection import BrokyConnection
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
-from ropewalk.adapters.endpoints.broky_shared import BrokyClients, BrokyShared
+from ropewalk.adapters.endpoints.broky_shared import BrokyClients, BrokyOptions, BrokyShared
 from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS, HeadTimeouts
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.websocket import Open
@@ -20,8 +20,8 @@ MAX_UNCOUNTED = 256
 
 
 class BrokyEndpoint:
-    """Implements `ConnectionTable`. On a node of a ring a connection counts as a client from its Hello on, if it `may_stay`
-    then: clients must not take the places of nodes."""
+    """Implements `ConnectionTable`. On a ring node a connection counts as a client from its Hello on, if `may_stay` permits it:
+    clients must not take the places of nodes."""
 
     def __init__(
         self,
@@ -29,17 +29,12 @@ class BrokyEndpoint:
         pushes: Pushes,
         clients: BrokyClients,
         stats: Stats,
-        max_command: int,
-        write_timeout: float,
-        shards: int,
-        signed: Callable[[str], str | None] | None,
+        options: BrokyOptions,
         turns: LoopTurns,
     ) -> None:
-        timeouts, write_timeouts = HeadTimeouts(HELLO_SECONDS), HeadTimeouts(write_timeout)
+        timeouts, write_timeouts = HeadTimeouts(HELLO_SECONDS), HeadTimeouts(options.write_timeout)
         messages = HeadTimeouts(MESSAGE_SECONDS)
-        self._shared = BrokyShared(
-            open_session, clients, pushes, stats, max_command, shards, signed, timeouts, write_timeouts, turns, messages
-        )
+        self._shared = BrokyShared(open_session, clients, pushes, stats, options, timeouts, write_timeouts, turns, messages)
         self._connections: set[BrokyConnection] = set()
         self._uncounted: dict[BrokyConnection, None] = {}
         self.may_stay: Callable[[], bool] = lambda: True
@@ -53,9 +48,9 @@ class BrokyEndpoint:
         return self._shared.clients.nodes is not None
 
     def take_over(self, transport: asyncio.Transport, data: bytes, peer: Peer, accepted: socket.socket | None = None) -> None:
-        """Take over a connection with the input read so far. `accepted`: its socket, if there is no TLS in between."""
+        """Take over a connection with the input read so far. `accepted`: its socket, without TLS."""
         sock = cast(socket.socket, transport.get_extra_info("socket"))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # for peers that are gone and to whom nothing is sent
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # detects lost peers to which nothing is sent
         connection = BrokyConnection(self, self._shared, transport, peer, accepted)
         transport.set_protocol(connection)
         self._shared.timeouts.begin(connection)

@@ -38,7 +38,7 @@ MAX_BATCH_BYTES = 32 * 1024
 """Bytes of runs on the fast path between two checks of the clock."""
 
 MAX_IMMEDIATE_BYTES = 4096
-"""Unhandled bytes up to which a connection needs no turn, however much other connections have sent."""
+"""A connection with at most this many unhandled bytes needs no turn, even if other connections are busy."""
 
 
 class ConnectionTable(Protocol):
@@ -55,7 +55,7 @@ class BrokyConnection(asyncio.Protocol):
     """A `Connection`, if it has a session. `write` is the transport's own method.
 
     Args:
-        sock: the socket of the transport, if there is no TLS in between.
+        sock: the socket of the transport, without TLS.
     """
 
     def __init__(
@@ -350,10 +350,10 @@ class BrokyConnection(asyncio.Protocol):
             return
         kind = shared.clients.classify(token)
         self._may_push = kind.may_push
-        self._unhandled.limit = shared.max_frame if self._may_push else shared.max_command
+        self._unhandled.limit = shared.max_frame if self._may_push else shared.options.max_command
         if hello.credit and kind is not ClientKind.PUBLISHER:
             self._meter = CreditMeter(hello.credit)
-        codec = BrokyCodec(shared.welcome(self._unhandled.limit), shared.signed, self._meter)
+        codec = BrokyCodec(shared.welcome(self._unhandled.limit), shared.options.signed, self._meter)
         if kind is ClientKind.PUBLISHER:
             self._only_pushes = True
             shared.stats.connections_accepted += 1

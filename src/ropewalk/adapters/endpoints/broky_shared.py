@@ -1,4 +1,8 @@
-"""What all connections over TCP use."""
+"""Shared by all connections over TCP: limits, the publish path, and the classification of clients by token.
+
+A client whose token is a publishing key only pushes, like an HTTP publisher, and has no session. All other clients have a
+session, and may also push if publishing needs no key. Nodes of a ring send no Hello; they prove the key of the ring.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -19,28 +23,28 @@ from ropewalk.protocol.broky.splitter import MAX_FRAME
 from ropewalk.protocol.proxies import Peer, TrustedProxies
 
 MAX_UNACKED = 1024 * 1024
-"""Bytes of frames that wait behind a push that is under way before no more is read."""
+"""Bytes of frames that may wait behind an unfinished push before reading pauses."""
 
 AROUND_PAYLOADS = 64 * 1024
 """Bytes of a push frame besides its payload: keys, sizes, times and uids."""
 
 
 class RingNodes(Protocol):
-    """The other nodes of this one's ring. `name` is that of this node."""
+    """The other nodes of the ring. `name`: of this node."""
 
     @property
     def name(self) -> str: ...
 
     def greet(self) -> DialledNode:
-        """A connection has sent a challenge, as a node does."""
+        """Called for a connection that begins with a challenge, as nodes do."""
 
     def take_over(self, transport: asyncio.Transport) -> None:
-        """The connection of one of them, which has proved the key and was welcomed."""
+        """Takes the connection of a node that has proved the key and was welcomed."""
 
 
 class ClientKind(Enum):
     PUBLISHER = auto()
-    """Pushes, and nothing else."""
+    """Only pushes."""
     SUBSCRIBER = auto()
     SUBSCRIBER_THAT_MAY_PUSH = auto()
 
@@ -51,8 +55,7 @@ class ClientKind(Enum):
 
 @dataclass(frozen=True)
 class BrokyClients:
-    """`guards`: their keys are publishing keys; an empty key lets all clients push. `nodes`: those of a ring, if this is
-    a node of one."""
+    """`guards`: have the publishing keys; with an empty key, all clients may push. `nodes`: None outside a ring."""
 
     guards: Sequence[KeyGuard]
     proxies: TrustedProxies
@@ -65,7 +68,7 @@ class BrokyClients:
         return ClientKind.SUBSCRIBER_THAT_MAY_PUSH if open_to_all else ClientKind.SUBSCRIBER
 
     def request(self, token: str, peer: Peer) -> ConnectRequest:
-        """What a session is opened with."""
+        """The request that opens a session."""
         remote, _ = self.proxies.client(peer, "tcp", {}) if self.proxies else (peer.address, "")
         options = ClientOptions(ping_interval=0.0, reconnect_in=True)
         return ConnectRequest(
@@ -74,18 +77,37 @@ class BrokyClients:
 
 
 @dataclass(frozen=True)
+class BrokyOptions:
+    """Options of the endpoint.
+
+    Args:
+        max_command: size limit of a client's command, in bytes.
+        write_timeout: seconds after which a client that reads no answers is disconnected.
+        shards: of the journal.
+        signed: returns the stream name in a signed name; None if streams are public.
+    """
+
+    max_command: int
+    write_timeout: float
+    shards: int
+    signed: Callable[[str], str | None] | None = None
+
+
+@dataclass(frozen=True)
 class BrokyShared:
-    """`timeouts`: of Hellos; `write_timeouts`: of clients that do not take their answers; `message_timeouts`: of frames that
-    are begun. `signed`:
-    what tells the name in a signed one where subscriptions need them; None where streams are public."""
+    """What every connection uses.
+
+    Attributes:
+        timeouts: for Hellos.
+        write_timeouts: for clients that do not read their answers.
+        message_timeouts: for incomplete frames.
+    """
 
     open_session: Open
     clients: BrokyClients
     pushes: Pushes
     stats: Stats
-    max_command: int
-    shards: int
-    signed: Callable[[str], str | None] | None
+    options: BrokyOptions
     timeouts: HeadTimeouts
     write_timeouts: HeadTimeouts
     turns: LoopTurns
@@ -96,4 +118,4 @@ class BrokyShared:
         return min(MAX_FRAME, self.pushes.limits.max_publish_size + AROUND_PAYLOADS)
 
     def welcome(self, max_frame: int) -> frames.Welcome:
-        return frames.Welcome(max_frame=max_frame, max_unacked=MAX_UNACKED, shards=self.shards)
+        return frames.Welcome(max_frame=max_frame, max_unacked=MAX_UNACKED, shards=self.options.shards)

@@ -1,6 +1,6 @@
-"""Timeouts for request heads: for the first one of a connection, and for every further one that has begun.
+"""Timeouts for incomplete input: HTTP heads, and frames over TCP.
 
-All may take equally long, so that one timer, set for the first of them, does for all.
+All have the same duration, so one timer, set for the first of them, is enough.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ class AwaitedHead(Protocol):
 
 
 class HeadTimeouts:
-    """`begin`, and `end` before `seconds` are over, or `time_out` is called."""
+    """Calls `time_out` if `end` does not follow `begin` within `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._until: dict[AwaitedHead, float] = {}  # in the order of these times
+        self._until: dict[AwaitedHead, float] = {}  # in the order of their deadlines
         self._timer: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # once known, not asked for with every connection
+        self._loop: asyncio.AbstractEventLoop | None = None  # cached
 
     def begin(self, waiting: AwaitedHead) -> None:
         if self._loop is None:
@@ -50,7 +50,7 @@ class HeadTimeouts:
 
 
 class FrameWatch:
-    """Call `look` after frames were handled. `late` is called for a frame that has been unfinished for too long."""
+    """Calls `late` for a frame that stays incomplete for too long. Call `look` whenever frames were handled."""
 
     __slots__ = ("_held", "_late", "_timeouts", "_unhandled")
 
@@ -61,7 +61,7 @@ class FrameWatch:
         self._held: bytearray | None = None
 
     def look(self) -> None:
-        """Each frame has its own time."""
+        """Each frame has its own timeout."""
         held = self._unhandled.unfinished
         if held is not self._held:
             self.end()

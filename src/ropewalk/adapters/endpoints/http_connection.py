@@ -138,7 +138,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self._context.connections.add(self)
-        self._context.head_timeouts.begin(self)  # of the first head: what came so far may be empty lines only
+        self._context.head_timeouts.begin(self)  # of the first head: the input may be only empty lines so far
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.transport is None:  # it was handed over

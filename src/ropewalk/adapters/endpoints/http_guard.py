@@ -231,7 +231,7 @@ async def _inflated(data: bytes, encoding: str, limit: int) -> bytes:
             # zlib releases the GIL while it works.
             rest = await asyncio.to_thread(inflater.decompress, remaining, limit + 1 - len(begin))
     except zlib.error:
-        raise BadBody("the body is not compressed as its Content-Encoding says") from None
+        raise BadBody("the body does not match its Content-Encoding") from None
     if len(begin) + len(rest) > limit:
         raise _too_large(limit)
     if not inflater.eof or inflater.unused_data:

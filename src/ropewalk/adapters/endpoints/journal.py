@@ -1,6 +1,7 @@
-"""The journal endpoint: its spans, ranges of one shard as Arrow IPC streams, and how far the archive has come.
+"""The endpoints of the journal: its spans, ranges of one shard as Arrow IPC streams, the archive's progress, consumers, and
+transactions.
 
-Invariant: a response is bounded, and is read from the journal no faster than its reader takes it.
+Invariant: a response is bounded, and is read from the journal no faster than its reader accepts it.
 """
 
 import asyncio
@@ -108,6 +109,8 @@ _LONGEST_EPOCH = 64
 
 
 class ConsumersEndpoint:
+    """Named readers of the journal. The server keeps their marks, which must be within the rows that the journal has served."""
+
     def __init__(self, store: ConsumerStore, journal: JournalReader, guard: KeyGuard) -> None:
         self._store = store
         self._journal = journal
@@ -194,6 +197,11 @@ class _Commit(msgspec.Struct, frozen=True):
 
 
 class TransactionsEndpoint:
+    """For applications that publish in batches: stage and commit, or rows without a transaction.
+
+    Names and numbers are checked here. The number of bodies in memory at once is limited.
+    """
+
     def __init__(self, transactor: Transactor, guard: KeyGuard, max_body: int) -> None:
         self._transactor = transactor
         self._guard = guard

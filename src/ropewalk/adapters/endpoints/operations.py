@@ -1,4 +1,8 @@
-"""Endpoints for operators: health and metrics. Both answer without touching the backend."""
+"""Endpoints for operators: health and metrics, the contents of the store, and the ring.
+
+Health and metrics do not call the backend. Pages of the store are limited by number and by bytes, so that one request cannot
+produce a response of a hundred large messages.
+"""
 
 import logging
 from collections.abc import Callable
@@ -60,6 +64,8 @@ _MAX_OFFSET = 2**63 - 1
 
 
 class RestEndpoint:
+    """Streams, history and presence, page by page. Read-only."""
+
     def __init__(self, backend: Backend, guard: KeyGuard) -> None:
         self._backend = backend
         self._guard = guard
@@ -122,7 +128,7 @@ class RingRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RingEndpoint:
-    """`guard` is that of the API, `changes` that of changes: its key is never empty, also in public mode."""
+    """Shows and changes the ring. `guard`: of the API; `changes`: its key is never empty, even in public mode."""
 
     def __init__(self, ring: Ring, guard: KeyGuard, changes: KeyGuard) -> None:
         self._ring = ring

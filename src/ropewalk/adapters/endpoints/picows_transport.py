@@ -1,7 +1,7 @@
-"""A connection as picows gets it: it can neither set options of the socket nor write the answer to an upgrade by itself.
+"""Adapts a transport for picows, so that it neither sets socket options nor writes the response to an upgrade.
 
-Options are set already, or not wanted; with uvloop each costs a socket object of its own, and a Unix socket does not even
-have them. A write of its own for the answer costs as much as all the rest of the upgrade.
+The options are already set or unwanted; with uvloop each call creates a socket object, and Unix sockets do not support them. A
+separate write of the response would cost as much as the rest of the upgrade.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from picows import WSUpgradeResponse
 
 
 class PicowsTransport:
-    """Stands for its own socket. Everything else is the real `transport`'s own."""
+    """Stands for its own socket. All other attributes are those of `transport`."""
 
     __slots__ = ("get_write_buffer_size", "transport", "write")
 
@@ -23,28 +23,28 @@ class PicowsTransport:
         self.get_write_buffer_size = transport.get_write_buffer_size
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """The addresses it would only tell its log, which does not say them."""
+        """Picows uses the addresses only for its log, which is disabled."""
         if name == "socket":
             return self
         return self.transport.get_extra_info(name, default) if name == "ssl_object" else None
 
     def fileno(self) -> int:
-        """None that could be written to: so picows, too, writes to the transport alone."""
+        """Invalid, so that picows writes to the transport."""
         return -1
 
     def setsockopt(self, *args: int) -> None:
-        """Not set: `TCP_NODELAY` is by the event loop."""
+        """Does nothing: the event loop sets `TCP_NODELAY`."""
 
     def getsockopt(self, *args: int) -> int:
-        return 0  # for the log, too
+        return 0  # only for the log
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.transport, name)
 
 
 class SwitchingProtocols(WSUpgradeResponse):
-    """The answer to an upgrade that is granted. Picows is given nothing to write: the connection writes `head` itself, together
-    with what its session says first."""
+    """The response to an accepted upgrade. Picows writes nothing: the connection writes `head` together with the first messages
+    of its session."""
 
     __slots__ = ("_subprotocol", "head")
 

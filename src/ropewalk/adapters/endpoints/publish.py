@@ -1,7 +1,6 @@
-"""The publish endpoint: an HTTP POST becomes registered publications. Mounted once for every path with its own key.
+"""The publish endpoint: registers the publications of an HTTP POST. Mounted once for every path with its own key.
 
-A request is answered only when all of it is registered. If anything is wrong, the answer says what, and nothing was
-registered.
+A request is answered once all of it is registered. On an error, nothing is registered, and the answer has the reason.
 """
 
 import logging

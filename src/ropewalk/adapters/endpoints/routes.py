@@ -33,8 +33,13 @@ class QuickHandler(Protocol):
 
 
 class HttpRoute(NamedTuple):
-    """`path` may have names in braces: `{name}` is one segment, `{name*}` any number of characters. A route for GET also
-    answers HEAD. `method` `*` stands for all. `quick` is asked first, whatever the method, if the path has no names."""
+    """A route. A route for GET also answers HEAD.
+
+    Attributes:
+        method: `*` stands for all methods.
+        path: may have names in braces: `{name}` is one segment, `{name*}` any number of characters.
+        quick: tried first, for any method, if the path has no names.
+    """
 
     method: str
     path: str

@@ -44,7 +44,7 @@ AHEAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 32\r\nConnection: close\r\
 
 
 class Match(Enum):
-    """The result of matching the first bytes of a connection with a protocol."""
+    """Whether the first bytes of a connection match a protocol."""
 
     YES = "yes"
     NO = "no"
@@ -63,12 +63,11 @@ class PortProtocol(Protocol):
         """Whether the connection limit permits one more. Counts a refusal."""
 
     def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer, sock: socket | None) -> None:
-        """Take the connection over, with what was read of it; or answer and close it. `sock`: the transport's own, if there is
-        nothing in between."""
+        """Take over the connection, with its input so far; or answer and close it. `sock`: the transport's, without TLS."""
 
 
 class BrokyOnPort:
-    """Its frames begin with a size whose fourth byte is zero, which is in no text, and have an identifier in a fixed place."""
+    """Its frames begin with a size whose fourth byte is zero, unlike text, and have an identifier at a fixed offset."""
 
     busy = error(Reason.OVERFLOW, "too many connections", reconnect=True)
 
@@ -85,7 +84,7 @@ class BrokyOnPort:
         return Match.YES if data.startswith(IDENTIFIER, MIN_FRAME_BYTES - len(IDENTIFIER)) else Match.NO
 
     def may_enter(self) -> bool:
-        """Among nodes of a ring that is known when its Hello has come."""
+        """In a ring, nodes and clients are only distinguished by the first frame."""
         return self._endpoint.in_a_ring or self._admission.client_may_enter()
 
     def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer, sock: socket | None) -> None:
@@ -137,7 +136,7 @@ class WebSocketOnPort:
 
 
 class HttpOnPort:
-    """Every other request, and what is not HTTP, which gets a refusal. So this is the last row of the table."""
+    """All other input. If it is not HTTP, the parser rejects it. So this is the last row of the table."""
 
     busy = BUSY
 
@@ -202,8 +201,12 @@ NO_PROXY_HEADER = b"HTTP/1.1 400 Bad HttpRequest\r\nContent-Length: 24\r\nConnec
 class SharedPort:
     """Creates the protocol of each accepted connection, within the connection limits.
 
-    `protocols` is the table of what is spoken here: the first one that does not say no decides. `write_timeout`: how long an
-    HTTP peer may take nothing of what waits for it. `proxy_header`: connections of trusted proxies begin with a PROXY header.
+    Args:
+        proxy_header: connections of trusted proxies begin with a PROXY header.
+        broky: None disables Broky on this port.
+
+    Attributes:
+        protocols: the table of protocols. The first one that does not match with NO decides.
     """
 
     def __init__(
@@ -211,7 +214,6 @@ class SharedPort:
         websocket: WebSocketEndpoint,
         limits: ConnectionLimits,
         refusals: Counter[str],
-        write_timeout: float,
         proxies: TrustedProxies,
         proxy_header: bool = False,
         broky: BrokyEndpoint | None = None,
@@ -219,7 +221,7 @@ class SharedPort:
         self.admission = ConnectionAdmission(limits, refusals, self._client_connections, lambda: self.http.connections)
         self._endpoint = websocket
         self.head_timeouts = HeadTimeouts(HEAD_TIMEOUT)
-        self.http = HttpOnPort(self.admission, self.head_timeouts, write_timeout, proxies)
+        self.http = HttpOnPort(self.admission, self.head_timeouts, limits.write_timeout, proxies)
         self.broky = broky
         self.protocols: Sequence[PortProtocol] = (
             TlsOnPort(self.admission),
@@ -256,8 +258,8 @@ class SharedPort:
 
 
 class ProtocolDetector(asyncio.Protocol):
-    """A connection whose protocol is not known yet. It exists from the accept on; with TLS, also before the handshake is
-    done. It knows nothing any more once it has handed the connection over: uvloop remembers it as long as that lasts."""
+    """A connection whose protocol is not known yet. Created by the accept, before the TLS handshake. It drops all references
+    when it hands the connection over, because uvloop keeps it for the lifetime of the connection."""
 
     __slots__ = (
         "_dropped",
@@ -277,9 +279,9 @@ class ProtocolDetector(asyncio.Protocol):
         self._peer = Peer("")
         self._waits_for_proxy_header = False
         self._transport: asyncio.Transport | None = None
-        self.accepting: asyncio.Task[None] | None = None  # with TLS, until it has come in
-        self.entering: Coroutine[object, None, object] | None = None  # without, up to its end
-        self.sock: socket | None = None  # without
+        self.accepting: asyncio.Task[None] | None = None  # the TLS handshake
+        self.entering: Coroutine[object, None, object] | None = None  # without TLS
+        self.sock: socket | None = None  # without TLS
         self._dropped = False
         shared_port.admission.arrived(self)
 
@@ -294,7 +296,7 @@ class ProtocolDetector(asyncio.Protocol):
         self._shared_port.head_timeouts.begin(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.settled()
+        self.finish()
 
     def data_received(self, data: bytes) -> None:
         self._head += data
@@ -310,7 +312,7 @@ class ProtocolDetector(asyncio.Protocol):
         self._answer(TOO_LONG)
 
     def _take_proxy_header(self) -> bool:
-        """False while the header is not all there, or is none."""
+        """False if the header is incomplete or invalid."""
         try:
             found = split_proxy_header(self._head)
         except BadRequest:
@@ -324,16 +326,16 @@ class ProtocolDetector(asyncio.Protocol):
         return True
 
     def drop(self) -> None:
-        """Close it to make room for another: connections without a request yet are dropped first. One whose transport is not
-        made yet ends when it is: uvloop crashes where a transport is closed before that."""
+        """Close it to make room for another connection. Without a transport it is closed once it has one: uvloop crashes if a
+        transport is closed before that."""
         self._dropped = True
         if self._transport is not None:
             self._transport.abort()
         elif self.accepting is not None:
             self.accepting.cancel()
 
-    def settled(self) -> None:
-        """The connection was handed over to its protocol, or is gone."""
+    def finish(self) -> None:
+        """The connection was handed over to its protocol, or is lost."""
         if self.entering is not None:
             with suppress(StopIteration):
                 self.entering.send(None)
@@ -357,7 +359,7 @@ class ProtocolDetector(asyncio.Protocol):
         if not protocol.may_enter():
             self._answer(protocol.busy)
             return
-        self.settled()
+        self.finish()
         data, self._head = self._head, b""
         transport, self._transport = self._transport, None
         sock, self.sock = self.sock, None

@@ -1,7 +1,7 @@
-"""The number of written bytes that the peer has not received: in this process and in the kernel's buffer.
+"""Writes to sockets: direct ones that bypass the event loop, and the number of bytes that the peer has not received.
 
-The kernel takes more only when a good part of its own buffer, which may be megabytes, is free again. If only the process's
-buffer were watched, a slow but steady reader would look like one that takes nothing.
+Unreceived bytes are counted in this process and in the kernel. The kernel accepts more only when much of its buffer, which may
+be megabytes, is free. If only the process's buffer were watched, a slow but steady reader would look stalled.
 """
 
 import asyncio
@@ -15,8 +15,11 @@ from ropewalk.model.refusals import Refusal
 
 
 class SocketWrites:
-    """Implements `DirectWrites`. `sock` is the object that `transport` was made of: it ends with the transport, so that nothing
-    is ever sent to somebody else who has got its number. With its limit at 0 the transport keeps nothing back for later."""
+    """Implements `DirectWrites`.
+
+    `sock` must be the object that `transport` was created from: it is closed with the transport, so nothing is sent to another
+    connection that reuses its descriptor. With a limit of 0 the transport reports any buffered byte.
+    """
 
     __slots__ = ("_transport", "send")
 

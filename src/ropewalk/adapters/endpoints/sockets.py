@@ -1,6 +1,6 @@
-"""Listening sockets: bound here, or inherited from systemd, in which case they outlive the process.
+"""Listening sockets: bound here, or inherited from systemd. Inherited ones outlive the process.
 
-They listen as soon as they exist: connections that arrive before the server accepts wait in the kernel's queue.
+They listen at once: connections that arrive before the server accepts wait in the kernel's queue.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ropewalk.model.errors import UserMistake
 
-BACKLOG = 4096  # a crowd that comes back at once waits here, not in retries
+BACKLOG = 4096  # clients that reconnect all at once wait here instead of retrying
 FIRST_INHERITED = 3
 UNIX_PREFIX = "unix:"
 CLAIM_ATTEMPTS, CLAIM_RETRY_SECONDS = 3, 0.02
@@ -27,8 +27,14 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid and gid: unix(7)
 
 @dataclass(frozen=True)
 class Listening:
-    """`inherited`: somebody else keeps the socket open too. `path` and `inode` of a Unix socket that this process made.
-    `claim` keeps other servers of this user from reserving the same port."""
+    """A listening socket.
+
+    Attributes:
+        inherited: another process has the socket open too.
+        path: of a Unix socket created by this process.
+        inode: of that Unix socket.
+        claim: keeps other servers of this user from reserving the same port.
+    """
 
     sock: socket.socket
     inherited: bool = False
@@ -42,7 +48,7 @@ class Listening:
 
     @property
     def listens(self) -> bool:
-        """False for one that only keeps the port."""
+        """False for a socket that only reserves the port."""
         return bool(self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
     def address(self, scheme: str) -> str:
@@ -52,7 +58,7 @@ class Listening:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def drain_claim(self) -> None:
-        """Call it whenever the claim is readable: with a full queue it would look like the claim of another user."""
+        """Call it whenever the claim is readable: with a full queue it would look like a claim of another user."""
         with contextlib.suppress(OSError):
             while self.claim is not None:
                 self.claim.accept()[0].close()
@@ -106,11 +112,11 @@ def bound_sockets(host: str, port: int, reuse_port: bool) -> list[Listening]:
 
 
 def reserved_sockets(host: str, port: int) -> list[Listening]:
-    """Bound, so that the system gives their port to nobody else, and not listening: for processes that will listen there, each
-    with a socket of its own. Raises UserMistake, also where somebody listens or has reserved it already."""
+    """Sockets that reserve the port but do not listen: workers listen on it, each with its own socket. Raises UserMistake, also
+    if another process listens on the port or has reserved it."""
     try:
         if port:
-            # A socket that would share the port is bound beside another one of that kind without a word.
+            # Binding with a shared port succeeds even if another server shares it already.
             for probe in _tcp(host, port, reuse_port=False, listen=False):
                 probe.close()
         reserved = _tcp(host, port, reuse_port=True, listen=False)

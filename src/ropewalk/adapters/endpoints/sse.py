@@ -1,7 +1,7 @@
-"""The SSE endpoint: a request becomes a session whose messages are sent as events, until one side ends it.
+"""The SSE endpoint: opens a session for a request and sends its messages as events, until one side ends it.
 
-Nothing is sent before the session granted everything that the request asks for. What it wrote until then follows the 200,
-and then the histories, as the client takes them.
+Nothing is sent before the session has granted all requested subscriptions. The messages written until then follow the 200, and
+then the histories, as fast as the client reads them.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from itertools import product
 from typing import Protocol
 
-from ropewalk.adapters.endpoints.http_guard import ANONYMOUS, BODY_SECONDS, gather
+from ropewalk.adapters.endpoints.http_guard import ANONYMOUS, gather
 from ropewalk.adapters.endpoints.http_requests import HttpRequest
 from ropewalk.adapters.endpoints.http_responses import HttpResponse, ResponseStream, encode_fields, refusal
 from ropewalk.adapters.endpoints.routes import ANY, HttpAnswer, HttpRoute
@@ -34,9 +34,14 @@ _COMMENT = b":\n\n"
 
 
 class SseLink:
-    """Written to by the session, drained by the request's own handler in `run`.
+    """The `Connection` of the session. The handler of the request sends what the session writes, in `run`.
 
-    `overfull`: more was written before the answer began than may wait for it. `close_code`: of the session's end, 0 before.
+    Writes are collected and sent in one piece whenever the socket accepts more. History waits until the response begins: a
+    request is granted as a whole, or refused with a status.
+
+    Attributes:
+        overfull: too much was written before the response began.
+        close_code: of the end of the session; 0 before.
     """
 
     direct = None
@@ -204,10 +209,10 @@ class OriginAllowed(Protocol):
 
 
 def cors_headers(origin: str | None, origin_allowed: OriginAllowed, methods: str, asked_headers: str = "") -> dict[str, str]:
-    """For an origin that is allowed already.
+    """CORS headers for an allowed origin, which a browser needs before its page may read the response.
 
-    Without a list of allowed origins, or with `*` in it, every page may read, but without the browser's credentials;
-    otherwise any page at all could read what a cookie opens. With a list, the named origin may use them.
+    Without a list of allowed origins, or with `*` in it, all pages may read, but without credentials: otherwise any page could
+    use the cookies of its visitor. With a list, the origin may use credentials.
     """
     if origin is None:
         return {}
@@ -244,7 +249,7 @@ _CODECS = {kind: SseCodec(*kind) for kind in product((True, False), repeat=3)}
 
 
 class SseEndpoint:
-    """`keepalive`: after so many silent seconds a comment is sent, which finds out that the peer is gone without a word."""
+    """`keepalive`: seconds without an event after which a comment is sent, which detects dead connections."""
 
     def __init__(
         self,
@@ -254,7 +259,6 @@ class SseEndpoint:
         refusals: Counter[str],
         token_param: str = "jid",
         keepalive: float = 15.0,
-        timeout: float = BODY_SECONDS,
     ) -> None:
         self._open_session = open_session
         self._origin_allowed = origin_allowed
@@ -262,7 +266,6 @@ class SseEndpoint:
         self._refusals = refusals
         self._token_param = token_param
         self._keepalive = keepalive
-        self._timeout = timeout
 
     def routes(self, path: str = "/events") -> list[HttpRoute]:
         return [HttpRoute(ANY, path, self.handle)]
@@ -306,7 +309,7 @@ class SseEndpoint:
         last = parse_event_id(request.headers.get("last-event-id") or params.get("last_event_id", ""))
         if request.method == "GET":
             return [subscription_of_query(params, last)]
-        body = await gather(request.body.chunks(), request.headers, MAX_BODY, ANONYMOUS, self._timeout)
+        body = await gather(request.body.chunks(), request.headers, MAX_BODY, ANONYMOUS)
         return subscriptions_of_body(body, last, self._max_subscriptions)
 
     async def _serve(self, request: HttpRequest, subscriptions: list[Subscribe], cors: dict[str, str]) -> HttpAnswer:

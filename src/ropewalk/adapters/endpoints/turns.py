@@ -1,6 +1,7 @@
-"""Turns for work of which clients can request large amounts: one turn per iteration of the event loop, however many wait.
+"""Limits how long busy clients occupy the event loop: turns for large work, and paced reading of WebSocket connections.
 
-Many busy clients therefore block the event loop no longer than one does, and other clients are served in between.
+There is one turn per iteration of the event loop, so many busy clients block it no longer than one, and other clients are
+served in between.
 """
 
 import asyncio
@@ -83,6 +84,12 @@ FRAMES_AT_ONCE = 64
 
 
 class ReadPacing:
+    """Pauses reading a WebSocket connection on request of its session, or while it sends too many control frames.
+
+    The session paces commands. Pings, pongs and fragments are not commands but cost work too: a connection that sends many of
+    them is read a little at a time, in turns, and rests once it is over the rate.
+    """
+
     __slots__ = ("_frames", "_held", "_paced_until", "_resting", "_transport", "_turns")
 
     def __init__(self, transport: asyncio.Transport, turns: LoopTurns) -> None:

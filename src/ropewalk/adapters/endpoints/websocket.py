@@ -1,6 +1,6 @@
 """WebSocket by picows: one object per connection, which picows calls and the engine writes to.
 
-Frames are built by the codec and written raw; picows parses what comes in. Closing waits briefly for the peer's close frame,
+The codec builds frames, which are written raw; picows parses the input. Closing waits briefly for the peer's close frame,
 so that our last frames are not lost to a TCP reset. Nothing that arrives after our close is handled.
 """
 
@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import cast
 from urllib.parse import urlsplit
 
+from msgspec import Struct
 from multidict import CIMultiDict
 from picows import (
     WSCloseCode,
@@ -63,10 +64,10 @@ Open = Callable[[ConnectRequest, Connection, SessionCodec], SessionHandle]
 
 
 class PicowsSide:
-    """What picows calls of ours before it has a listener, and beside it. One object, for there are as many as connections.
+    """Handles the callbacks of picows besides those of the listener, in one object, because there is one per connection.
 
-    As its logger: what picows would say of a connection, our own log says. That is also how picows tells that it could not
-    parse a frame: it reports the error here, sends the close frame itself and hangs up a moment later.
+    It is also picows's logger, whose messages are dropped, except errors. Picows reports an invalid frame only there, before it
+    sends the close frame itself and disconnects a moment later.
     """
 
     __slots__ = ("_endpoint", "_peer", "connection")
@@ -77,7 +78,7 @@ class PicowsSide:
         self.connection: WebSocketConnection | None = None
 
     def __call__(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
-        """Picows asks once what becomes of the request."""
+        """Called once by picows, for the response to the request."""
         assert self._peer is not None
         asked_by, self._peer = self._peer, None
         answer, self.connection = self._endpoint.upgrade(request, asked_by)
@@ -97,7 +98,7 @@ class PicowsSide:
         logger.exception("picows: %s", message)
 
     def log(self, *args: object) -> None:
-        """Not said."""
+        """Dropped."""
 
     debug = info = warning = log
 
@@ -119,8 +120,8 @@ class BoundedProtocol(WSProtocol):  # type: ignore[misc]  # unknown to the stubs
 
 
 class WebSocketConnection(WSListener):
-    """A `Connection`. `write` is the transport's own method, so that a delivery costs one call. `begun`: a message of the
-    client is not all there, and must be in time."""
+    """A `Connection`. `write` is the transport's own method, so that a delivery costs one call. `begun`: a message is
+    incomplete, and its timeout runs."""
 
     __slots__ = (
         "_closing",
@@ -312,30 +313,45 @@ class WebSocketConnection(WSListener):
         return self._reading
 
 
+class WebSocketOptions(Struct, frozen=True):
+    """Options of the WebSocket endpoint.
+
+    Args:
+        paths: where clients connect.
+        token_param: name of the query parameter with the token.
+        max_message_size: of a client's message, in bytes.
+        native_pings: send pings of the WebSocket protocol besides those of the cable.
+        secure: the port has TLS.
+    """
+
+    paths: Sequence[str] = ()
+    token_param: str = "jid"
+    max_message_size: int = 65536
+    native_pings: bool = False
+    secure: bool = False
+
+
 class WebSocketEndpoint:
-    """Decides on upgrade requests and makes picows' protocol objects for the connections that may come in."""
+    """Checks upgrade requests, and creates picows' protocol objects for accepted connections."""
 
     def __init__(
         self,
         open_session: Open,
-        paths: Sequence[str],
         origin_allowed: Callable[[str | None], bool],
-        token_param: str,
-        max_message_size: int,
-        native_pings: bool,
-        secure: bool,
         proxies: TrustedProxies,
+        options: WebSocketOptions,
     ) -> None:
         self.open_session = open_session
         self.connections = 0
         self.turns = LoopTurns()
         self.message_timeouts = HeadTimeouts(MESSAGE_SECONDS)
-        self._paths = frozenset(paths)
+        self._paths = frozenset(options.paths)
         self._origin_allowed = origin_allowed
-        self._token_param = token_param
-        self.max_message_size = max_message_size
-        self._plain, self._telling = CableCodec(native_pings), CableCodec(native_pings, reports_positions=True)
-        self._scheme = "https" if secure else "http"
+        self._token_param = options.token_param
+        self.max_message_size = options.max_message_size
+        self._plain = CableCodec(options.native_pings)
+        self._with_positions = CableCodec(options.native_pings, reports_positions=True)
+        self._scheme = "https" if options.secure else "http"
         self._proxies = proxies
 
     def take_over(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> WSProtocol:
@@ -373,7 +389,7 @@ class WebSocketEndpoint:
         )
 
     def codec(self, request: ConnectRequest) -> SessionCodec:
-        return self._telling if asks_positions(request.params) else self._plain
+        return self._with_positions if asks_positions(request.params) else self._plain
 
     def upgrade(
         self, request: WSUpgradeRequest, peer: Peer

@@ -13,7 +13,7 @@ import pytest
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.broky_connection import MAX_BATCH_BYTES
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
-from ropewalk.adapters.endpoints.broky_shared import BrokyClients, RingNodes
+from ropewalk.adapters.endpoints.broky_shared import BrokyClients, BrokyOptions, RingNodes
 from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.turns import TURN_SECONDS, LoopTurns
@@ -124,10 +124,7 @@ class Endpoint:
             pushes=Pushes(self.register, PublicationLimits(), self.stats, time.time, instant=True),
             clients=BrokyClients((KeyGuard(key, Counter()),), TrustedProxies(()), nodes),
             stats=self.stats,
-            max_command=65536,
-            write_timeout=1.0,
-            shards=1,
-            signed=None,
+            options=BrokyOptions(max_command=65536, write_timeout=1.0, shards=1),
             turns=LoopTurns(Work(work)),
         )
 

@@ -7,7 +7,7 @@ import pytest
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
 from ropewalk.adapters.endpoints.http_connection import MAX_HEAD_BYTES
 from ropewalk.adapters.endpoints.shared_port import Match, SharedPort
-from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
+from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint, WebSocketOptions
 from ropewalk.protocol.proxies import TrustedProxies
 
 GET = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -31,8 +31,8 @@ FIRST_BYTES = {  # matches of TLS, WebSocket and HTTP
 
 async def test_each_protocol_recognises_its_first_bytes(subtests: pytest.Subtests) -> None:
     proxies = TrustedProxies()
-    sockets = WebSocketEndpoint(lambda *_: None, (), lambda _: True, "jid", 1, False, False, proxies)  # type: ignore[arg-type]
-    protocols = SharedPort(sockets, ConnectionLimits(), Counter(), 60.0, proxies).protocols
+    sockets = WebSocketEndpoint(lambda *_: None, lambda _: True, proxies, WebSocketOptions())  # type: ignore[arg-type]
+    protocols = SharedPort(sockets, ConnectionLimits(), Counter(), proxies).protocols
     for data, matches in FIRST_BYTES.items():
         with subtests.test(data=data[-40:]):
             assert tuple(protocol.detect(data) for protocol in protocols) == matches

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS
-from ropewalk.adapters.endpoints.websocket import READ_CHUNK, WebSocketEndpoint
+from ropewalk.adapters.endpoints.websocket import READ_CHUNK, WebSocketEndpoint, WebSocketOptions
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import SessionCodec
@@ -71,7 +71,9 @@ def endpoint(first: bytes, sessions: list[Session]) -> WebSocketEndpoint:
         sessions.append(Session(connection, first))
         return sessions[-1]
 
-    return WebSocketEndpoint(open_session, ["/cable"], lambda _: True, "jid", 1024, False, False, TrustedProxies())
+    return WebSocketEndpoint(
+        open_session, lambda _: True, TrustedProxies(), WebSocketOptions(["/cable"], max_message_size=1024)
+    )
 
 
 async def test_upgrade_response_and_first_frames_are_one_write(wire: Wire) -> None:
@@ -96,7 +98,9 @@ async def test_refusal_of_a_session_follows_the_upgrade_response(wire: Wire) -> 
     def open_session(request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Any:
         return Refusing(connection, b"")
 
-    refusing = WebSocketEndpoint(open_session, ["/cable"], lambda _: True, "jid", 1024, False, False, TrustedProxies())
+    refusing = WebSocketEndpoint(
+        open_session, lambda _: True, TrustedProxies(), WebSocketOptions(["/cable"], max_message_size=1024)
+    )
     refusing.take_over(wire, REQUEST, Peer("127.0.0.1"))
     assert wire.writes == [ANSWER + b"no" + b"\x88\x02\x03\xe8"]
 
