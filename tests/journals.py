@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ropewalk.adapters.journals.arrow import ArrowJournal
 from ropewalk.adapters.journals.arrow.batches import decode
-from ropewalk.adapters.journals.arrow.disk import Disk
+from ropewalk.adapters.journals.arrow.records import Disk
 from ropewalk.core.ring import shard_of
 from ropewalk.model.journal import Recovered, Row, RowKind
 from ropewalk.model.limits import JournalLimits

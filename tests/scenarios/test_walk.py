@@ -7,14 +7,17 @@ import contextlib
 import json
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
 import aiohttp
+from msgspec.structs import replace
 
 import ropewalk
+from ropewalk.app.process_role import ALONE, ProcessKind, Role, own_settings
 from ropewalk.app.server import Server
 from ropewalk.app.settings import load
 from tests.cable import Cable, cable, identifier
@@ -22,7 +25,8 @@ from tests.metrics import metrics
 from tests.server import Address, RunningServer, running_server
 
 STREAM = "walk"
-MAX_FILES = 27
+MAX_FILES = {"publish with the journal": 25, "publish with workers": 25, "connect and subscribe": 38}
+BOUNDS = ("--public", "--max_conn", "9", "--max_http_conn", "9", "--shutdown_spread", "0")
 OURS = Path(ropewalk.__file__).parent
 
 
@@ -152,31 +156,70 @@ class CalledFiles:
 
 
 @contextlib.asynccontextmanager
-async def server_in_this_process(*flags: str) -> AsyncIterator[Address]:
-    settings = load(["--config_path=", "--host", "127.0.0.1", "--port", "0", "--shutdown_spread", "0", *flags], {})
-    server = Server(settings, lambda: settings)
-    await server.start()
-    try:
+async def server_in_this_process(*flags: str, workers: bool = False) -> AsyncIterator[Address]:
+    """With `workers`, the store process and one worker of a server with two run in this process too."""
+    settings = load(["--config_path=", "--host", "127.0.0.1", "--port", "0", *BOUNDS, *flags], {})
+    async with contextlib.AsyncExitStack() as stack:
+        roles = [ALONE]
+        if workers:
+            role = Role(directory=stack.enter_context(TemporaryDirectory()), host="127.0.0.1", workers=2)
+            roles = [replace(role, kind=ProcessKind.STORE), replace(role, kind=ProcessKind.WORKER, number=1)]
+        for role in roles:
+            own = own_settings(role, settings)
+            server = Server(own, lambda own=own: own, role, settings)  # type: ignore[misc]  # mypy cannot infer the lambda
+            await server.start()
+            stack.push_async_callback(server.stop)
         yield Address(server.addresses[0])
-    finally:
-        await server.stop()
+
+
+async def walk_of_a_publication(server: Address, called: CalledFiles) -> set[str]:
+    """The files called for each of several publications, from the request, on a connection that is open already, to the frame
+    that a subscriber receives."""
+    walks: list[set[str]] = []
+    async with aiohttp.ClientSession(server.url) as http, cable(server) as here:
+        await here.subscribe(STREAM)
+        for number in range(5):
+            called.seen.clear()
+            async with http.post("/_broadcast", json={"stream": STREAM, "data": "1", "uid": f"u{number}"}) as response:
+                assert response.status == 201
+            await here.expect("message", offset=number + 1)
+            walks.append(set(called.seen))
+    # Single walks also have files of the first connection, and of timers that ran meanwhile.
+    return set.intersection(*walks)
+
+
+def require_few(files: set[str], most: int, steps: Sequence[str]) -> None:
+    for step in steps:
+        assert any(file.endswith(f"{step}.py") for file in files), sorted(files)
+    assert len(files) <= most, sorted(files)
 
 
 async def test_publish_with_the_journal_calls_few_files(tmp_path: Path) -> None:
-    """From the request, on a connection that is open already, to the frame that a subscriber receives."""
-    called, walks = CalledFiles(), list[set[str]]()
-    flags = ("--public", "--data_dir", str(tmp_path), "--durability", "journal", "--max_conn", "9", "--max_http_conn", "9")
+    called = CalledFiles()
     with called.watched():
-        async with server_in_this_process(*flags) as server, aiohttp.ClientSession(server.url) as http, cable(server) as here:
-            await here.subscribe(STREAM)
-            for number in range(5):
+        async with server_in_this_process("--data_dir", str(tmp_path), "--durability", "journal") as server:
+            files = await walk_of_a_publication(server, called)
+    require_few(files, MAX_FILES["publish with the journal"], ("endpoints/publish", "arrow/writer", "engine/hub"))
+
+
+async def test_publish_with_workers_calls_few_files() -> None:
+    """In the worker that receives the request and the subscriber, and in the store process."""
+    called = CalledFiles()
+    with called.watched():
+        async with server_in_this_process("--workers", "2", workers=True) as server:
+            files = await walk_of_a_publication(server, called)
+    require_few(files, MAX_FILES["publish with workers"], ("endpoints/publish", "workers/server", "workers/link", "engine/hub"))
+
+
+async def test_connect_and_subscribe_calls_few_files() -> None:
+    """From the accept of a WebSocket connection to the confirmation of a subscription."""
+    called, walks = CalledFiles(), list[set[str]]()
+    with called.watched():
+        async with server_in_this_process() as server:
+            for _ in range(5):
                 called.seen.clear()
-                async with http.post("/_broadcast", json={"stream": STREAM, "data": "1", "uid": f"u{number}"}) as response:
-                    assert response.status == 201
-                await here.expect("message", offset=number + 1)
-                walks.append(set(called.seen))
-    # What some of them had besides is the first one's connection, and what a timer did meanwhile.
+                async with cable(server) as client:
+                    await client.subscribe(STREAM)
+                    walks.append(set(called.seen))
     files = set.intersection(*walks)
-    for step in ("endpoints/publish", "memory/commits", "arrow/writer", "arrow/disk", "engine/hub", "protocol/websocket_frame"):
-        assert any(file.endswith(f"{step}.py") for file in files), files
-    assert len(files) <= MAX_FILES, sorted(files)
+    require_few(files, MAX_FILES["connect and subscribe"], ("endpoints/websocket", "engine/session", "engine/joins"))

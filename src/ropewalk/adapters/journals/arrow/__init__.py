@@ -19,9 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ropewalk.adapters.journals.arrow.consumers import Consumers
-from ropewalk.adapters.journals.arrow.disk import Disk, lock
 from ropewalk.adapters.journals.arrow.logs import Reader, ShardLog
-from ropewalk.adapters.journals.arrow.records import CommitLog, Manifest, save
+from ropewalk.adapters.journals.arrow.records import CommitLog, Disk, Manifest, lock, save
 from ropewalk.adapters.journals.arrow.recovery import Site, recover
 from ropewalk.adapters.journals.arrow.upkeep import Retention, Upkeep
 from ropewalk.adapters.journals.arrow.writer import GroupCommit, Rolling, Writer

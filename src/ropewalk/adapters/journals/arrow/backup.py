@@ -14,7 +14,6 @@ from typing import BinaryIO
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.inspection import (
     Chain,
     Progress,
@@ -24,7 +23,7 @@ from ropewalk.adapters.journals.arrow.inspection import (
     require_manifest,
     still_recorded,
 )
-from ropewalk.adapters.journals.arrow.records import CommittedEnds, GenerationRecord, Manifest, save
+from ropewalk.adapters.journals.arrow.records import CommittedEnds, Disk, GenerationRecord, Manifest, save
 from ropewalk.adapters.journals.arrow.segment import Hole, index_path, load_index, scan, state_path
 from ropewalk.model.errors import Unavailable, UserMistake
 from ropewalk.model.journal import GENERATION_BITS

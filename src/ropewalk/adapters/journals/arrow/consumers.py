@@ -12,7 +12,7 @@ from threading import Lock
 
 import msgspec
 
-from ropewalk.adapters.journals.arrow.disk import Disk, checked, unchecked
+from ropewalk.adapters.journals.arrow.records import Disk, checked, unchecked
 from ropewalk.core.consumers import lag, moved, needed_from, pinned
 from ropewalk.model.errors import Conflict, LimitReached, Unavailable
 from ropewalk.model.journal import Consumer, Marks, ShardMark, ShardSpan

@@ -17,8 +17,7 @@ from threading import Lock
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.batches import END_OF_STREAM, frame_at, frame_opening
-from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.records import GenerationRecord
+from ropewalk.adapters.journals.arrow.records import Disk, GenerationRecord
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, segment_path
 from ropewalk.model.errors import BadRequest
 from ropewalk.model.journal import GENERATION_BITS, ShardSpan

@@ -1,4 +1,4 @@
-"""The metadata of the journal: the manifest and the commit log.
+"""The metadata of the journal: the manifest and the commit log; and the file operations of all of its files.
 
 The manifest has the format, the shards, their generations, and whether the journal was shut down cleanly. Two copies with a
 checksum are written, so that one may be damaged. An unreadable manifest, or one of a newer version, is never taken for a new
@@ -9,6 +9,7 @@ and before the acknowledgement, and is either correct or unreadable. So missing 
 without an entry were never acknowledged.
 """
 
+import fcntl
 import os
 import struct
 from collections.abc import Callable
@@ -19,9 +20,97 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct, field
 
-from ropewalk.adapters.journals.arrow.disk import Disk, checked, unchecked
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import GENERATION_BITS as GENERATION_BITS
+
+# --- file operations --------------------------------------------------------------------------------------------------
+
+NEW = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+PRIVATE = 0o600
+
+
+class Disk:
+    """The file operations of the journal, which tests replace to simulate a full or failing disk.
+
+    Bytes are written at an explicit offset, never appended, so that a failed write is overwritten.
+    """
+
+    def boot_id(self) -> str:
+        """Identifies this boot of the operating system. "" if unknown: then the page cache counts as lost."""
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            return ""
+
+    def open(self, path: Path) -> int:
+        return os.open(path, NEW, PRIVATE)
+
+    def write(self, fd: int, data: bytes, at: int) -> None:
+        """Write all bytes. On OSError, part of them may be written."""
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(fd, view, at)
+            view, at = view[written:], at + written
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def sync_file(self, path: Path) -> None:
+        """Also for directories, whose entries are then on disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.sync(fd)
+        finally:
+            os.close(fd)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Replace the contents of the file atomically."""
+        fresh = path.with_name(path.name + ".new")
+        fd = self.open(fresh)
+        try:
+            self.truncate(fd, 0)
+            self.write(fd, data, 0)
+            self.sync(fd)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+        fresh.replace(path)
+        self.sync_file(path.parent)
+
+
+def lock(path: Path) -> int:
+    """Held until the process ends or the descriptor is closed."""
+    fd = os.open(path, NEW, PRIVATE)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise UserMistake(f"another server uses this journal: {path.parent}") from None
+    return fd
+
+
+# --- small files: a body, and a line with its CRC --------------------------------------------------------------------
+
+
+def checked(body: bytes) -> bytes:
+    """`body` must not contain a line feed."""
+    return b"%s\n%08x\n" % (body, crc32(body))
+
+
+def unchecked(data: bytes) -> bytes:
+    """Raises ValueError for damaged data."""
+    body, checksum, _ = data.split(b"\n")
+    if int(checksum, 16) != crc32(body):
+        raise ValueError("the checksum is wrong")
+    return body
+
+
+# --- the manifest ------------------------------------------------------------------------------------------------------
 
 FORMAT = 2
 """1: without a number, and with `promised` beside a generation's end. 2: with the holes of each generation."""

@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.batches import MICROSECONDS, decode
-from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.inspection import (
     InspectedGeneration,
     Scans,
@@ -25,7 +24,7 @@ from ropewalk.adapters.journals.arrow.inspection import (
     require_manifest,
 )
 from ropewalk.adapters.journals.arrow.logs import Generation, ShardLog, remembered
-from ropewalk.adapters.journals.arrow.records import CommittedEnds, Manifest
+from ropewalk.adapters.journals.arrow.records import CommittedEnds, Disk, Manifest
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, index_path, load_index, read_table, remove, segment_path
 from ropewalk.adapters.journals.arrow.state import (
     EMPTY,

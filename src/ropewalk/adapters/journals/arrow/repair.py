@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.batches import KINDS, frame_batch, frame_opening
-from ropewalk.adapters.journals.arrow.disk import Disk, lock
 from ropewalk.adapters.journals.arrow.inspection import InspectedGeneration, Progress, stateless, survey
-from ropewalk.adapters.journals.arrow.records import Manifest, save
+from ropewalk.adapters.journals.arrow.records import Disk, Manifest, lock, save
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, index_path, read_table, scan, segment_path
 from ropewalk.adapters.journals.arrow.writer import BATCH_ROWS
 from ropewalk.core.ring import shard_of

@@ -19,7 +19,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.batches import BATCH, OPENING, Frame, frame_at, frame_opening, frames_after
-from ropewalk.adapters.journals.arrow.disk import Disk
+from ropewalk.adapters.journals.arrow.records import Disk
 from ropewalk.model.journal import GENERATION_BITS
 
 INDEX = struct.Struct("<4sIQQQqI")  # magic, batches, first, end, size, newest, shard; then the two columns and a checksum

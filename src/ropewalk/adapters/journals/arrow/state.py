@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.batches import MICROSECONDS, decode, frame_at, frame_batch
-from ropewalk.adapters.journals.arrow.disk import Disk
+from ropewalk.adapters.journals.arrow.records import Disk
 from ropewalk.adapters.journals.arrow.segment import state_path
 from ropewalk.model.journal import Row, RowKind, StreamTip
 from ropewalk.protocol.journal_schema import INT64, SCHEMA, STRING, TIME

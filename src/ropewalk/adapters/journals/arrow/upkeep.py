@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.batches import MICROSECONDS, frame_batch, frame_opening
 from ropewalk.adapters.journals.arrow.consumers import Consumers
-from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.logs import Generation, ShardLog, remembered
+from ropewalk.adapters.journals.arrow.records import Disk
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, read_table, remove, save_index, scan
 from ropewalk.adapters.journals.arrow.state import EMPTY, load_state, merge, save_state, younger
 from ropewalk.adapters.journals.arrow.writer import BATCH_ROWS

@@ -18,9 +18,8 @@ from threading import Condition, Thread
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.batches import encode, frame_batch
-from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.logs import ShardLog
-from ropewalk.adapters.journals.arrow.records import CommitLog
+from ropewalk.adapters.journals.arrow.records import CommitLog, Disk
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.journal import Row

@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 from ropewalk.adapters.journals.arrow.backup import JournalCopy
-from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.maintenance import verify
-from ropewalk.adapters.journals.arrow.records import NAMES
+from ropewalk.adapters.journals.arrow.records import NAMES, Disk
 from ropewalk.adapters.journals.arrow.repair import Repaired, repair
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import GENERATION_BITS, ShardSpan, find_holes
