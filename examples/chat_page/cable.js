@@ -1,10 +1,10 @@
-// One channel of Ropewalk, over as many connections as it takes. What came while a connection was away is asked for by position,
-// so that each message is shown once and in order. A page of more than a few channels is better off with @anycable/core.
+// One channel of Ropewalk, which reconnects. Missed messages are requested by position, so that each message is shown once and in
+// order. For a page with more than a few channels, use @anycable/core.
 //
 // Events: state {name: online | offline | refused, reason}, message {message, replayed}, whisper {message, from},
 // presence {type: join | leave | info, …}, gap {reason}
 //
-// What a client whispers can never look like a message: it comes as an event of its own, and the server says from whom.
+// A whisper of another client cannot be mistaken for a message: it is an event of its own, and the server adds the sender.
 
 const MAX_DELAY = 10_000;
 const SILENCE = 10_000; // the server pings every three seconds
@@ -31,7 +31,7 @@ export class Channel extends EventTarget {
 
   open() {
     const url = new URL(this.#url);
-    url.searchParams.set("positions", "1"); // tells where silent streams stand, and where every answer ends
+    url.searchParams.set("positions", "1"); // confirmations with the positions of all streams
     if (this.#sid) url.searchParams.set("sid", this.#sid);
     this.#socket = new WebSocket(url, "actioncable-v1-ext-json");
     this.#socket.onmessage = ({ data }) => this.#receive(JSON.parse(data));
@@ -39,7 +39,7 @@ export class Channel extends EventTarget {
     this.#listen();
   }
 
-  /** What the action returned; an error with the `code` that it failed by. A connection that is lost meanwhile is one too. */
+  /** Returns the result of the action. Throws an error with its `code`, also if the connection is lost meanwhile. */
   perform(action, data) {
     return new Promise((resolve, reject) => {
       const id = ++this.#called;
@@ -51,7 +51,7 @@ export class Channel extends EventTarget {
         else resolve(result);
       });
       const sent = this.#send("message", { data: JSON.stringify({ ...data, action, $reply_to: id }) });
-      if (!sent) this.#calls.get(id)({ error: { code: "offline", message: "there is no connection" } });
+      if (!sent) this.#calls.get(id)({ error: { code: "offline", message: "not connected" } });
     });
   }
 
@@ -107,7 +107,7 @@ export class Channel extends EventTarget {
     this.#emit("message", { message, replayed: this.#replaying });
   }
 
-  // What is still kept follows.
+  // The messages still kept follow.
   #gap({ reason = "unknown", streams = {} }) {
     for (const [stream, { reason, epoch, oldest, tip }] of Object.entries(streams)) {
       if (reason !== "unclaimed") this.#positions[stream] = { epoch, offset: reason === "ahead" ? tip : oldest - 1 };
@@ -124,7 +124,7 @@ export class Channel extends EventTarget {
     this.#leave();
     this.#emit("state", { name: "offline" });
     const delay = Math.min(MAX_DELAY, 250 * 2 ** this.#failures++);
-    setTimeout(() => this.open(), delay * (0.5 + Math.random() / 2)); // a restarted server should not meet everybody at once
+    setTimeout(() => this.open(), delay * (0.5 + Math.random() / 2)); // spreads the reconnects after a server restart
   }
 
   #refused(reason) {

@@ -1,4 +1,4 @@
-// The page: log in, talk, see who is there and who types. Whatever came from outside goes in as text, never as markup.
+// The page: log in, write messages, list the members and who is typing. All input is inserted as text, never as markup.
 
 import { Channel } from "./cable.js";
 
@@ -29,7 +29,7 @@ channel.addEventListener("state", ({ detail: { name, reason } }) => {
   const stranger = name === "refused" && reason === "unauthorized";
   $("status").dataset.state = name;
   $("state").value = name === "refused" && !stranger ? `refused: ${reason}` : STATES[name];
-  if (name === "offline") return; // what was shown stays
+  if (name === "offline") return; // the shown messages stay
   $("login").hidden = !stranger;
   $("chat").hidden = name !== "online";
 });
@@ -37,33 +37,33 @@ channel.addEventListener("message", ({ detail: { message } }) => {
   $("typing").textContent = "";
   show(message.name, message.text);
 });
-channel.addEventListener("gap", () => show("", "Some messages are gone. What is still kept follows.", "notice"));
+channel.addEventListener("gap", () => show("", "Some messages are gone. The messages still kept follow.", "notice"));
 
 channel.addEventListener("presence", ({ detail: { type, id, info, records = [] } }) => {
   if (type === "info") members.clear();
   for (const member of records) members.set(member.id, member.info?.name ?? member.id);
   if (type === "join") members.set(id, info?.name ?? id);
   if (type === "leave") members.delete(id);
-  $("members").value = [...members.values()].sort().join(", ") || "nobody";
+  $("members").value = [...members.values()].sort().join(", ") || "no members";
 });
 
-let typingSaidAt = 0;
-$("say").addEventListener("input", () => {
-  if (Date.now() - typingSaidAt < TYPING_EVERY) return;
-  typingSaidAt = Date.now();
+let typingSentAt = 0;
+$("compose").addEventListener("input", () => {
+  if (Date.now() - typingSentAt < TYPING_EVERY) return;
+  typingSentAt = Date.now();
   channel.whisper({ typing: true });
 });
 
-// A whisper is what another client says, and no more: `from` is the only thing in it that the server vouches for.
+// A whisper is untrusted input of another client. Only `from` is set by the server.
 let typingEnds = 0;
 channel.addEventListener("whisper", ({ detail: { message, from } }) => {
   if (message?.typing !== true) return;
   clearTimeout(typingEnds);
-  $("typing").textContent = `${members.get(from) ?? "Somebody"} is typing…`;
+  $("typing").textContent = `${members.get(from) ?? "Someone"} is typing…`;
   typingEnds = setTimeout(() => ($("typing").textContent = ""), TYPING_LASTS);
 });
 
-$("say").addEventListener("submit", async (event) => {
+$("compose").addEventListener("submit", async (event) => {
   event.preventDefault();
   const field = event.target.text;
   try {

@@ -95,5 +95,5 @@ def test_tab_that_was_offline_longer_than_the_history_shows_a_notice(
         send(bo, "one", "two", "three", "four", "five")
         wire.mend()
 
-        expect(ada.locator(".notice")).to_have_text("Some messages are gone. What is still kept follows.")
+        expect(ada.locator(".notice")).to_have_text("Some messages are gone. The messages still kept follow.")
         expect(ada.locator("li:not(.notice)")).to_have_text(["Bo: hello #1", "Bo: three #4", "Bo: four #5", "Bo: five #6"])

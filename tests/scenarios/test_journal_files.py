@@ -275,7 +275,7 @@ def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     for words, error in (
         (["verify", str(tmp_path / "nowhere")], "no journal in"),
         (["verify"], "pass the data directory"),
-        (["repair", str(tmp_path), "--archive", str(tmp_path)], "there is no archive"),
+        (["repair", str(tmp_path), "--archive", str(tmp_path)], "no archive in"),
         (["backup", str(tmp_path), "--to", str(tmp_path / "inside")], "inside the directory"),
     ):
         done = run_ropewalk("journal", *words)

@@ -19,7 +19,7 @@ from ropewalk.pipeline.archive import compact
 from ropewalk.pipeline.archive.layout import TABLE, partitioned, write_file
 from ropewalk.pipeline.archive.log import append
 from ropewalk.pipeline.context import Context, Place
-from ropewalk.pipeline.jobs.audit import COMPARED, AuditReport, report_of
+from ropewalk.pipeline.jobs.audit import COMPARED, AuditReport, build_report
 from ropewalk.pipeline.journal_client import JournalState
 from tests.archive_writer import Scribe, message
 
@@ -72,7 +72,7 @@ class Log:
         journal = pa.concat_tables(self.journal.values())
         rows = self._spark.createDataFrame(journal.select(["shard", "position", *COMPARED]))
         spans = [span for spans in self.spans.values() for span in spans]
-        return report_of(self.context, JournalState(1, spans, dict.fromkeys(self.spans, GENERATION_SIZE + ARCHIVED)), rows)
+        return build_report(self.context, JournalState(1, spans, dict.fromkeys(self.spans, GENERATION_SIZE + ARCHIVED)), rows)
 
     def file(self, shard: int, number: int) -> Path:
         files = pa.table(DeltaTable(self.root).get_add_actions(True)).sort_by("min.position").to_pylist()

@@ -260,7 +260,7 @@ def test_jobs_succeed_on_an_empty_journal(spark: SparkSession, tmp_path: Path, c
         )
     output = capsys.readouterr().out
     assert "the log holds" in output
-    assert "there is nothing to publish" in output
+    assert "nothing to publish" in output
 
 
 def test_invalid_pattern_is_reported(terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:

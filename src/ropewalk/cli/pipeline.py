@@ -126,7 +126,7 @@ def _run(wanted: argparse.Namespace) -> int:
     plans = _plans(wanted.jobs, settings, with_assignments(written, wanted.set))
     place = _place(settings, server, all(plan.job.offline for plan in plans))
     display = Display(time.monotonic)
-    context = Context(place, RunSession(lambda: spark_session("ropewalk", **settings.spark)), display.say)
+    context = Context(place, RunSession(lambda: spark_session("ropewalk", **settings.spark)), display.print_line)
     _require_journal(context, plans)
     runner = PipelineRunner(context, display, wanted.available_now, settings.restarts)
     return runner.run(plans, settings.metrics_port)

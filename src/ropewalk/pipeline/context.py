@@ -14,7 +14,7 @@ from ropewalk.pipeline.options import RETRIES, Address
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 class JobOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,16 +82,18 @@ class RunSession:
 class Context:
     """One run's surroundings. `stopping` is set when the run shall end; long batch jobs must check it."""
 
-    def __init__(self, place: Place, session: "Callable[[], SparkSession]", say: Say = print, name: str = "") -> None:
+    def __init__(
+        self, place: Place, session: "Callable[[], SparkSession]", print_line: PrintLine = print, name: str = ""
+    ) -> None:
         self.place = place
         self.name = name
-        self.say = say
+        self.print_line = print_line
         self.stopping = Event()
         self._session = session
 
     def named(self, name: str) -> "Context":
         """The same for one of the run's jobs; `stopping` is its own."""
-        return Context(self.place, self._session, self.say, name)
+        return Context(self.place, self._session, self.print_line, name)
 
     @property
     def spark(self) -> "SparkSession":

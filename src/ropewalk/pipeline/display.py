@@ -81,7 +81,7 @@ class Display:
         self._written |= {line.job: line for line in news}
         self._write("".join(f"{line.text(_width(lines))}\n" for line in news))
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a message of a job above the changing lines."""
         self._make_room()
         print(text, flush=True)

@@ -85,7 +85,7 @@ def rows_behind(shard: int, read: MarkJson | None, end: MarkJson) -> int:
     return sum(positions.rows for positions in ranges_between(shard, [*own, last], start, ShardMark(end["e"], end["p"])))
 
 
-def begin_of(span: ShardSpan) -> int:
+def generation_start(span: ShardSpan) -> int:
     """Where the generation of a span began."""
     return span.first - span.first % GENERATION_SIZE
 
@@ -160,12 +160,15 @@ def _generations(own: Sequence[ShardSpan]) -> list[ShardSpan]:
 
 def _whole(generations: Sequence[ShardSpan]) -> list[ShardSpan]:
     """From their first positions: a reader of the generation before has missed the deleted rows."""
-    return [ShardSpan(generation.shard, generation.epoch, begin_of(generation), generation.end) for generation in generations]
+    return [
+        ShardSpan(generation.shard, generation.epoch, generation_start(generation), generation.end)
+        for generation in generations
+    ]
 
 
 def _of_an_empty_generation(generations: Sequence[ShardSpan], start: ShardMark) -> bool:
     """The journal drops generations without rows. A mark at the beginning of one has missed nothing."""
-    begins = [begin_of(generation) for generation in generations]
+    begins = [generation_start(generation) for generation in generations]
     followed = start.position < max(begins, default=0) and start.position not in begins
     return start.epoch != "" and start.position % GENERATION_SIZE == 0 and followed
 

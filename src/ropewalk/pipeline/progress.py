@@ -55,14 +55,14 @@ def _after(progress: QueryProgress, report: Mapping[str, Any]) -> QueryProgress:
         rows=progress.rows + rows,
         rate=rows / seconds if rows and seconds else (0.0 if not ran else progress.rate),
         seconds=seconds if ran else progress.seconds,
-        lag=lag_of(report),
+        lag=count_lag(report),
         reports=progress.reports + 1,
         late=progress.late
         + sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in report.get("stateOperators") or ()),
     )
 
 
-def lag_of(report: Mapping[str, Any]) -> dict[int, int]:
+def count_lag(report: Mapping[str, Any]) -> dict[int, int]:
     """Rows between where the batch ended and where the journal ends, by shard, through all of the shard's generations."""
     lag: dict[int, int] = {}
     for source in report.get("sources") or ():

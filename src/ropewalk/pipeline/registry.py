@@ -82,4 +82,4 @@ def find_job(name: str, jobs: dict[str, Job]) -> Job:
         return jobs[kind]
     near = get_close_matches(name, jobs, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known are: {', '.join(jobs)}"
-    raise UserMistake(f"there is no job {name!r}; {hint}")
+    raise UserMistake(f"unknown job {name!r}; {hint}")

@@ -222,7 +222,7 @@ def loss_text(positions: PositionRange, reason: str) -> str:
         case "damaged":
             what = (
                 f"positions {positions.first} to {positions.end - 1} were damaged in the journal and are in no archive; "
-                "`ropewalk journal verify` lists what is lost"
+                "`ropewalk journal verify` lists the losses"
             )
         case "cut":
             what = f"positions {positions.first} to {positions.end - 1} lie beyond its end: lost by damage, or never written"

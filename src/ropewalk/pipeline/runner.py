@@ -273,7 +273,7 @@ class PipelineRunner:
         """Called before Spark starts. A finite run continues without metrics: mostly a long run with the same settings has the
         port. Raises PortTaken."""
         try:
-            self._display.say(f"metrics on http://127.0.0.1:{serve_metrics(units, port)}/metrics")
+            self._display.print_line(f"metrics on http://127.0.0.1:{serve_metrics(units, port)}/metrics")
         except PortTaken as taken:
             if not all(self._ends(plan) for plan in plans):
                 raise

@@ -74,7 +74,7 @@ def silence_py4j() -> None:
     """It logs a traceback for every call to a JVM that has died, by its own logger or by the root. The caller reports the
     death of the JVM in one line."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_not_of_py4j)  # a filter of the root sees only what is logged by the root itself
+    logging.getLogger().addFilter(_not_of_py4j)  # a filter of the root logger applies only to its own records
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:

@@ -21,11 +21,11 @@ from ropewalk.pipeline.offsets import (
     PositionRange,
     Spans,
     advance,
-    begin_of,
     decode,
     earliest,
     encode,
     end_offsets,
+    generation_start,
     latest,
     ranges_between,
     remaining,
@@ -284,8 +284,8 @@ def _at(own: Sequence[ShardSpan], position: int) -> ShardMark:
     if not own:
         return ShardMark("", position)
     span = next((span for span in own if position < span.end), own[-1])
-    # There are no rows between two generations, but there may be below the first known one.
-    return ShardMark(span.epoch, max(position, begin_of(span)) if position >= begin_of(own[0]) else position)
+    # Rows are missing between two generations, but may exist below the first known one.
+    return ShardMark(span.epoch, max(position, generation_start(span)) if position >= generation_start(own[0]) else position)
 
 
 def _from_json(text: str, spans: Spans, oldest: Marks, left_out: int) -> Marks:

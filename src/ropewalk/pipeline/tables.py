@@ -102,7 +102,7 @@ class JobTable:
         return [AddAction(path, size, {"date": date}, milliseconds(), True, json.dumps(stats))]
 
     def overwrite(self, batch: int, rows: pa.Table) -> None:
-        """These rows instead of all that were there; their files are deleted: older versions are not read."""
+        """Replace all rows by these, and delete the old files: older versions are not read."""
         Path(self._root).mkdir(parents=True, exist_ok=True)
         write_deltalake(self._root, rows, mode="overwrite", commit_properties=self._properties(batch, ""))
         DeltaTable(self._root).vacuum(0, dry_run=False, enforce_retention_duration=False)

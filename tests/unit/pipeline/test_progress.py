@@ -7,7 +7,7 @@ from typing import Any
 from ropewalk.model.journal import GENERATION_SIZE, ShardSpan
 from ropewalk.pipeline.display import Display, JobLine, lag_text
 from ropewalk.pipeline.offsets import end_offsets
-from ropewalk.pipeline.progress import ProgressTally, QueryProgress, lag_of
+from ropewalk.pipeline.progress import ProgressTally, QueryProgress, count_lag
 from ropewalk.testing.clock import ManualClock
 
 
@@ -59,7 +59,7 @@ def test_lag_is_counted_by_shard() -> None:
         "latestOffset": marks(s0=("a", 12), s1=("b", GENERATION_SIZE + 3), s2=("a", 4)),
     }
 
-    assert lag_of({"sources": [source]}) == {0: 2, 1: 3, 2: 4}
+    assert count_lag({"sources": [source]}) == {0: 2, 1: 3, 2: 4}
 
 
 def test_lag_includes_older_generations() -> None:
@@ -75,11 +75,11 @@ def test_lag_includes_older_generations() -> None:
     }
     source = {"endOffset": marks(s0=("a", 90), s2=("b", GENERATION_SIZE + 7)), "latestOffset": json.dumps(end_offsets(spans))}
 
-    assert lag_of({"sources": [source]}) == {0: 10 + 20 + 3, 1: 10 + 7, 2: 0}
+    assert count_lag({"sources": [source]}) == {0: 10 + 20 + 3, 1: 10 + 7, 2: 0}
 
 
 def test_source_of_another_format_has_no_lag() -> None:
-    assert lag_of({"sources": [{"endOffset": '{"logOffset": 3}', "latestOffset": None}, {"endOffset": "7"}]}) == {}
+    assert count_lag({"sources": [{"endOffset": '{"logOffset": 3}', "latestOffset": None}, {"endOffset": "7"}]}) == {}
 
 
 def test_lag_text_lists_the_slowest_shards() -> None:

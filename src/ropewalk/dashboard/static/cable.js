@@ -7,7 +7,7 @@
 //   welcome  { sid, previous, restored, restoredIds }
 //   message  { message, position: { epoch, offset }, replayed }
 //   caughtup {}                                   every message from here on is live
-//   gap      { reason, known, epoch, oldest, tip }  what is kept behind it follows as messages
+//   gap      { reason, known, epoch, oldest, tip }  the messages still kept follow
 //   repeated { position }      hole { known, position }
 //   presence { type: join | leave | info | error, … }
 //   transient { message }                         a whisper, or another message that keeps no place in the stream

@@ -183,7 +183,7 @@ function showMembers() {
   listed.sort((a, b) => a.name.localeCompare(b.name) || (a.id < b.id ? -1 : 1));
   $("members").replaceChildren(...listed.map(memberItem));
   show("member-count", String(listed.length));
-  $("nobody").hidden = listed.length > 0;
+  $("no-members").hidden = listed.length > 0;
 }
 
 function memberItem(member) {
@@ -210,7 +210,7 @@ function showTyping() {
 }
 
 function gapText({ reason, known, epoch, oldest, tip }) {
-  if (reason === "epoch_changed") return "gap: the stream began a new epoch while you were away; what was before is lost";
+  if (reason === "epoch_changed") return "gap: the stream began a new epoch while you were away; older messages are lost";
   const kept = oldest <= tip ? `history reaches back to offset ${oldest}` : "history is empty";
   if (!known || known.epoch !== epoch) return `gap (${reason}): ${kept}`;
   return `gap (${reason}): offsets ${known.offset + 1}–${oldest - 1} cannot be replayed; ${kept}`;

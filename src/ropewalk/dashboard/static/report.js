@@ -42,7 +42,7 @@ export class Report {
 
   #write({ previous, restored, restoredIds, away, offsets, gap }) {
     this.#show("report-restored", restored ? "yes" : "no");
-    this.#show("report-subscriptions", restoredIds.map(streamOf).join(", ") || "none, subscribed anew");
+    this.#show("report-subscriptions", restoredIds.map(streamOf).join(", ") || "none, subscribed again");
     this.#show("report-replayed", counted(offsets));
     this.#show("report-gap", gap ? gap.reason : "none");
     this.#show("report-away", seconds(away));

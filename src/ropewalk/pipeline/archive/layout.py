@@ -159,14 +159,14 @@ def _stats(rows: pa.Table) -> str:
     extremes = {name: pc.min_max(rows[name]) for name in _DESCRIBED if rows[name].null_count < len(rows)}
     stats = {
         "numRecords": len(rows),
-        "minValues": {name: _told(both["min"]) for name, both in extremes.items()},
-        "maxValues": {name: _told(both["max"]) for name, both in extremes.items()},
+        "minValues": {name: _plain_value(both["min"]) for name, both in extremes.items()},
+        "maxValues": {name: _plain_value(both["max"]) for name, both in extremes.items()},
         "nullCount": {name: rows[name].null_count for name in SCHEMA.names},
     }
     return msgspec.json.encode(stats).decode()
 
 
-def _told(value: pa.Scalar) -> object:
+def _plain_value(value: pa.Scalar) -> object:
     if pa.types.is_timestamp(value.type):
         return pc.strftime(value, "%Y-%m-%dT%H:%M:%SZ").as_py()  # %S has the microseconds
     return value.as_py()

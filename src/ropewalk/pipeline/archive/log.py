@@ -1,7 +1,8 @@
-"""The archive's Delta log, written by delta-rs without a JVM: appending exactly once, replacing, and what it must hold.
+"""The archive's Delta log, written by delta-rs without a JVM: appends exactly once, replaces files, and lists the rows that the
+archive must have.
 
-Invariant: whoever commits says whose turn it was, in an application transaction. Two that commit at once from the same
-state share one, so that the second fails instead of doing the work twice.
+Invariant: each commit has an application transaction with the version it is based on. Two concurrent commits from the same
+version share it, so the second fails instead of repeating the work.
 """
 
 import time
@@ -75,24 +76,26 @@ def append(root: str, app: str, batch: int, files: Sequence[Written]) -> bool:
 
 
 def held(table: DeltaTable) -> list[Extent]:
-    """What the archive must hold, by what its commits say; of a table from before they said it, what it holds."""
+    """The rows that the archive must have, according to its commits. For a table of an older version, the rows it has."""
     commits = (commit for limit in _LOOK_BACK for commit in table.history(limit))
-    told = next((commit[HELD] for commit in commits if HELD in commit), None)
+    recorded = next((commit[HELD] for commit in commits if HELD in commit), None)
+    if not recorded:
+        return sorted(_extents(table))
     # Older versions added a number of rows.
-    extents = [Extent(*each[:4]) for each in msgspec.json.decode(told, type=list[list[int]])] if told else _extents(table)
+    extents = [Extent(*each[:4]) for each in msgspec.json.decode(recorded, type=list[list[int]])]
     return sorted(extents)
 
 
 def reached(table: DeltaTable) -> dict[int, int]:
-    """By shard, the end of what the archive must hold."""
+    """By shard, the end of the rows that the archive must have."""
     return _ends(held(table))
 
 
 def replace(table: DeltaTable, old: Sequence[str], date: str, shard: int, new: Written) -> None:
-    """One file for many with the same rows. Raises CommitFailedError if another compaction came first.
+    """Replace files by one with the same rows. Raises CommitFailedError if another compaction came first.
 
-    It says nothing of what the archive holds: batches may have been appended since `table` was opened, and it would take back
-    what they said.
+    The commit does not list the rows of the archive: batches may have been appended since `table` was opened, and their entry
+    must stay the latest.
     """
     now = milliseconds()
     values: dict[str, str | None] = {"date": date, "shard": str(shard)}

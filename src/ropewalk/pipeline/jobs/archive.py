@@ -34,14 +34,14 @@ def archive(context: Context, options: ArchiveJobOptions) -> DataStreamWriter:
     report_archived(JournalClient(place.address), place.archive_dir)  # first: an archive that is refused has lost rows
     check_started(place.archive_dir, checkpoint)
     begin = beginning(options.starting, place.archive_dir, checkpoint)
-    # A batch that was committed here before Spark noted it runs again, and by then the journal may have let go of its rows: the
-    # source takes them from the archive itself. What was let go of before it was archived is in neither, and that is said.
+    # A batch committed here before Spark recorded it runs again, and retention may have removed its rows from the journal by
+    # then: the source reads them from the archive itself. Rows removed before they were archived are reported as lost.
     rows = context.journal(msgspec.structs.replace(options, starting=begin))
     return rows.writeStream.format("ropewalk_archive").options(path=place.archive_dir, **place.options)
 
 
 def beginning(starting: str, root: str, checkpoint: str) -> str:
-    """`starting` as the source understands it. Raises UserMistake where every row would be archived a second time."""
+    """`starting` as an option of the source. Raises UserMistake if it would archive rows twice."""
     ends = archive_ends(root)
     if starting == AT_ITS_END:
         return json.dumps({str(shard): end for shard, end in sorted(ends.items())}) if ends else EARLIEST

@@ -75,7 +75,7 @@ class AuditReport(Struct, frozen=True):
 
 
 EXAMPLES = 20
-FILES_TOLD = 1000
+FILES_REPORTED = 1000
 
 
 class AuditOptions(BatchOptions, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ def audit(context: Context, options: AuditOptions) -> int:
     if options.report:
         check_place(Path(options.report))
     report = audited(context)
-    context.say(report.text)
+    context.print_line(report.text)
     if options.report:
         write_report(report, Path(options.report))
     return 0 if report.holds else 1
@@ -119,15 +119,15 @@ def audited(context: Context) -> AuditReport:
     journal = _columns(context.journal_now(failOnDataLoss="false").withColumnRenamed("partition", "shard")).cache()
     try:
         journal.count()
-        return report_of(context, state, journal)
+        return build_report(context, state, journal)
     finally:
         journal.unpersist()
 
 
-def report_of(context: Context, state: JournalState, journal: DataFrame) -> AuditReport:
+def build_report(context: Context, state: JournalState, journal: DataFrame) -> AuditReport:
     """Audit these rows of the journal against the archive of this run."""
     table = opened(context.place.archive_dir)
-    broken = [] if table is None else checked_files(table, context.place.archive_dir, _told(context))
+    broken = [] if table is None else checked_files(table, context.place.archive_dir, _progress_printer(context))
     archived = context.archive_now(without=[each.path for each in broken if not each.readable])
     archive = None if archived is None else _columns(archived)
     in_journal, in_archive = _extents(journal), _extents(archive)
@@ -156,12 +156,12 @@ def report_of(context: Context, state: JournalState, journal: DataFrame) -> Audi
     )
 
 
-def _told(context: Context) -> Callable[[int, int], None]:
-    def told(done: int, total: int) -> None:
-        if done % FILES_TOLD == 0:
-            context.say(f"audit: {done:,} of {total:,} files of the archive checked")
+def _progress_printer(context: Context) -> Callable[[int, int], None]:
+    def show(done: int, total: int) -> None:
+        if done % FILES_REPORTED == 0:
+            context.print_line(f"audit: {done:,} of {total:,} files of the archive checked")
 
-    return told
+    return show
 
 
 GenerationKey = tuple[int, int]
@@ -193,7 +193,7 @@ def _claim_faults(told: Mapping[int, int], archived: Sequence[Extent]) -> list[A
 def _expected(spans: Sequence[ShardSpan], archived: Sequence[Extent]) -> dict[GenerationKey, tuple[int, int]]:
     """Positions [first, end) that journal and archive together must have, according to their own metadata.
 
-    A generation of which the journal lists only the end must be in the archive if an earlier one is.
+    If the journal lists only the end of a generation, the archive must have it if it has an earlier one.
     """
     wanted: dict[GenerationKey, tuple[int, int]] = {
         (each.shard, each.generation): (each.first, each.last + 1) for each in archived

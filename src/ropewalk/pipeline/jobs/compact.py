@@ -29,14 +29,14 @@ def compact(context: Context, options: CompactOptions) -> int:
     from ropewalk.pipeline.tables import job_tables, join_files
 
     done = compact_table(context.place.archive_dir, options.first_day_left(), options.min_files)
-    context.say(f"compact: {done.files_before} files became {done.files_after}, {done.rows:,} rows rewritten")
+    context.print_line(f"compact: {done.files_before} files became {done.files_after}, {done.rows:,} rows rewritten")
     damaged = list(done.damaged)
     for table in job_tables(context.place.state_dir):
         try:
             if joined := join_files(table):
-                context.say(f"compact: {joined} files of the table {Path(table).name} were joined")
+                context.print_line(f"compact: {joined} files of the table {Path(table).name} were joined")
         except DamagedFile as error:
             damaged.append(f"{Path(table).name}/{error.path} {error.what}")
     for fault in damaged:
-        context.say(f"compact: left alone: {fault}")
+        context.print_line(f"compact: left alone: {fault}")
     return 1 if damaged else 0

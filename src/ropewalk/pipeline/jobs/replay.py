@@ -200,7 +200,7 @@ def replay(context: Context, options: ReplayOptions) -> int:
     rows = renamed(selected, selection.match, selection.to)
     total = rows.count()
     if not total:
-        context.say("replay: there is nothing to publish")
+        context.print_line("replay: nothing to publish")
         return 0
     remember(context.place.state_dir, options.name, selection)
     client, bar = JournalClient(context.place.address), Bar(total, time.monotonic)
@@ -215,7 +215,7 @@ def replay(context: Context, options: ReplayOptions) -> int:
         bar.show(published + skipped)
     bar.end()
     before = f", {skipped:,} were published before" if skipped else ""
-    context.say(f"replay: {published:,} of {total:,} rows published{before}")
+    context.print_line(f"replay: {published:,} of {total:,} rows published{before}")
     return 0 if published + skipped == total else INTERRUPTED
 
 
@@ -234,7 +234,7 @@ def _source(context: Context, options: ReplayOptions) -> DataFrame:
         )
     archived = context.archive_now(without=[each.path for each in damaged])
     if archived is None or table is None:
-        raise UserMistake(f"there is no archive in {context.place.archive_dir} yet: `ropewalk pipeline run archive` makes one")
+        raise UserMistake(f"no archive in {context.place.archive_dir} yet: `ropewalk pipeline run archive` creates one")
     if options.fail_on_data_loss and (absent := missing_positions(table, context.place.archive_dir)):
         lost = ", ".join(f"shard {each.shard} positions {each.first} to {each.end - 1}" for each in absent[:EXAMPLES])
         raise UserMistake(

@@ -1,7 +1,8 @@
 """`rollup`: figures by stream and minute, in a table that every batch corrects.
 
-Each batch is added up by itself and joined to the minutes it touches, so that rows which come late count like any others. Who
-listens is carried from batch to batch, for sessions say so only when it changes.
+Each batch is summed up separately and merged into the minutes it touches, so late rows count like any others. Distinct
+publishers and subscribers are sketches, so merging parts of a minute counts none twice. Subscriptions are carried from batch to
+batch, because sessions write them only when they change.
 """
 
 import datetime
@@ -21,7 +22,7 @@ from ropewalk.pipeline.registry import job
 from ropewalk.pipeline.tables import JobTable, query_id
 
 AUDIENCE = "-audience"
-"""Behind the directory of the table: that of the subscriptions that go on, by which the next batch knows who listens."""
+"""Suffix of the directory with the open subscriptions, which the next batch needs."""
 
 
 class RollupOptions(StreamOptions, frozen=True, kw_only=True):

@@ -119,8 +119,9 @@ _STATE = "session string, how string, began bigint, seen bigint, subscriptions b
 
 
 def connections(rows: DataFrame, vanished_after: float = 7 * 86400.0) -> DataFrame:
-    """A row for each connection that ended, in a stream. `vanished_after` seconds without a word end one too: an idle session
-    says nothing, so this is for rows that are missing only."""
+    """A row for each ended connection, in a stream. A connection without rows for `vanished_after` seconds has ended too. Idle
+    sessions write no rows, so this is only for missing ones. Times are those of the machine, so a shard that is read later than
+    others loses nothing."""
     wanted = rows.where(F.col("event").isin(*EVENTS)).select(
         "sid", "event", F.unix_micros("timestamp").alias("at"), "position", "detail"
     )

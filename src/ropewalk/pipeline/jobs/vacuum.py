@@ -26,5 +26,5 @@ def vacuum(context: Context, options: VacuumOptions) -> int:
     for table in (context.place.archive_dir, *job_tables(context.place.state_dir)):
         gone = vacuum_table(table, retention, options.dry_run, options.force)
         verb = "would be deleted" if options.dry_run else "deleted"
-        context.say(f"vacuum: {len(gone)} files of {Path(table).name} {verb}")
+        context.print_line(f"vacuum: {len(gone)} files of {Path(table).name} {verb}")
     return 0
