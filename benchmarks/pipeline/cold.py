@@ -20,6 +20,7 @@ from benchmarks.sizes import Sizes
 from ropewalk.adapters.archives import DeltaArchive
 from ropewalk.adapters.archives.parquet_index import COLUMNS
 from ropewalk.core.ring import shard_of
+from ropewalk.model.history import HistoryRange
 from ropewalk.pipeline.archive.layout import Written, write_file
 from ropewalk.pipeline.archive.log import append
 
@@ -113,7 +114,7 @@ async def _read(archive: DeltaArchive, streams: list[Stream], days: int, sizes: 
         first = chance.randint(1, stream.daily * days - sizes.cold_range + 1)
         last = first + sizes.cold_range - 1
         started = time.perf_counter()
-        piece = await archive.read(stream.name, stream.name, EPOCH, first, last, sizes.cold_range)
+        piece = await archive.read(stream.name, HistoryRange(stream.name, EPOCH, first, last, sizes.cold_range))
         seconds.append(time.perf_counter() - started)
         if [message.offset for message in piece.messages] != list(range(first, last + 1)):
             raise AssertionError(f"a range of {stream.name} did not come whole")

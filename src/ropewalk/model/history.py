@@ -167,6 +167,17 @@ class HistoryPart(Struct, frozen=True):
     reason: GapReason | None = None
 
 
+class HistoryRange(Struct, frozen=True):
+    """At most `limit` messages of one epoch with offsets in [first, last], registered at or after `since` (UNIX seconds)."""
+
+    stream: str
+    epoch: str
+    first: int
+    last: int
+    limit: int
+    since: float = 0.0
+
+
 class ColdPiece(Struct, frozen=True):
     """Archived messages of a range, in order. `more`: a limit was reached, and the range continues after the last message."""
 

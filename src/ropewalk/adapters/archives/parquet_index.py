@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ropewalk.core.digests import as_written
-from ropewalk.model.history import ColdPiece
+from ropewalk.model.history import ColdPiece, HistoryRange
 from ropewalk.model.journal import decode_ts_producer
 from ropewalk.model.messages import Registered, message_fields
 from ropewalk.protocol.journal_schema import without_views
@@ -223,15 +223,6 @@ class RowGroupExtent(NamedTuple):
     stamp: FileStamp
     group: int
     bounds: Bounds
-
-
-class HistoryRange(NamedTuple):
-    stream: str
-    epoch: str
-    first: int
-    last: int
-    limit: int
-    since: float
 
 
 class ParquetIndex:
