@@ -91,7 +91,7 @@ def split_at_gaps(answer: Replay | Gap) -> list[Replay | Gap]:
 
 
 def last_offset(answer: Replay | Gap) -> int:
-    """The last offset that an answer covers: its tip, unless the rest has to be asked for."""
+    """The last offset that an answer covers: its tip, unless the rest must be requested."""
     last = split_at_gaps(answer)[-1]
     if isinstance(last, Gap):
         return last.oldest - 1 if last.reason is GapReason.PARTIAL else last.tip

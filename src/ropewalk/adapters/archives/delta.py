@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 from msgspec.structs import replace
 
 from ropewalk.adapters.archives.parquet_index import BEYOND, File, ParquetIndex, chosen, kept_time, registered
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.model.errors import BadRequest, Unavailable
 from ropewalk.model.history import ColdPiece, HistoryRange
 from ropewalk.model.journal import count_shards, first_kept_span
@@ -86,7 +86,7 @@ class DeltaArchive:
 
     async def read(self, partition_key: str, wanted: HistoryRange) -> ColdPiece:
         wanted = replace(wanted, since=kept_time(wanted.since))
-        shard = shard_of(partition_key, self._shard_count())
+        shard = locate_shard(partition_key, self._shard_count())
         if self._waiting >= MAX_WAITING:
             raise Unavailable("too many reads wait for the archive")
         self._waiting += 1

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ropewalk.core.digests import as_written
+from ropewalk.core.digests import is_unchanged
 from ropewalk.model.history import ColdPiece, HistoryRange
 from ropewalk.model.journal import decode_ts_producer
 from ropewalk.model.messages import Registered, message_fields
@@ -325,7 +325,7 @@ class ParquetIndex:
 
         def look() -> bool:
             with open(f"{self._root}/{path}", "rb") as file:
-                return as_written(path, file)
+                return is_unchanged(path, file)
 
         stamp = self._stamp(path)
         if not self._as_written.get((path, stamp), look):

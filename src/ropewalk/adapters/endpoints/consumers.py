@@ -7,8 +7,8 @@ from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, g
 from ropewalk.adapters.endpoints.http_requests import HttpRequest
 from ropewalk.adapters.endpoints.http_responses import HttpResponse, json_answer, refusal
 from ropewalk.adapters.endpoints.routes import HttpRoute
-from ropewalk.core.consumers import can_have_given, lag
-from ropewalk.core.transactions import checked_name
+from ropewalk.core.consumers import count_lag, is_valid_mark
+from ropewalk.core.transactions import check_name
 from ropewalk.model.errors import BadRequest
 from ropewalk.model.journal import Consumer, Marks, ShardMark, ShardSpan
 from ropewalk.ports import ConsumerStore, JournalReader
@@ -65,12 +65,12 @@ def _check(marks: Marks, spans: list[ShardSpan]) -> None:
             raise BadRequest(f"shard {shard} has no position {mark.position}")
         if len(mark.epoch) > _LONGEST_EPOCH:
             raise BadRequest(f"an epoch has {_LONGEST_EPOCH} characters at the most")
-        if not can_have_given(own, mark):
+        if not is_valid_mark(own, mark):
             raise BadRequest(f"position {mark.position} of shard {shard} is not of the epoch {mark.epoch!r}")
 
 
 def _name(request: HttpRequest) -> str:
-    return checked_name(request.params["name"], "consumer")
+    return check_name(request.params["name"], "consumer")
 
 
 def _offset(consumer: Consumer) -> dict[str, object]:
@@ -78,7 +78,7 @@ def _offset(consumer: Consumer) -> dict[str, object]:
 
 
 def _shown(consumer: Consumer, spans: list[ShardSpan]) -> dict[str, object]:
-    rows = lag(consumer.marks, spans)
+    rows = count_lag(consumer.marks, spans)
     return {
         "name": consumer.name,
         "offset": _offset(consumer),

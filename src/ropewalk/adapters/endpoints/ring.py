@@ -8,7 +8,7 @@ from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, g
 from ropewalk.adapters.endpoints.http_requests import HttpRequest
 from ropewalk.adapters.endpoints.http_responses import HttpResponse, json_answer
 from ropewalk.adapters.endpoints.routes import HttpRoute
-from ropewalk.core.ring_members import member_of
+from ropewalk.core.ring import parse_member
 from ropewalk.model.errors import BadRequest
 from ropewalk.model.ring import RingMember
 from ropewalk.ports import Ring
@@ -60,6 +60,6 @@ class RingEndpoint:
 def _member(text: str) -> RingMember:
     """Raises BadRequest."""
     try:
-        return member_of(text)
+        return parse_member(text)
     except ValueError as error:
         raise BadRequest(str(error)) from None

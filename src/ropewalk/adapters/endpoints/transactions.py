@@ -11,7 +11,7 @@ from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, g
 from ropewalk.adapters.endpoints.http_requests import HttpRequest
 from ropewalk.adapters.endpoints.http_responses import HttpResponse, json_answer
 from ropewalk.adapters.endpoints.routes import HttpRoute
-from ropewalk.core.transactions import MAX_BATCH, checked_name
+from ropewalk.core.transactions import MAX_BATCH, check_name
 from ropewalk.ports import Transactor
 
 PLACES = 8
@@ -68,7 +68,7 @@ class TransactionsEndpoint:
         return json_answer(200, msgspec.structs.asdict(committed))
 
     async def _produce(self, request: HttpRequest) -> HttpResponse:
-        producer = checked_name(request.params["producer"], "producer")
+        producer = check_name(request.params["producer"], "producer")
         first = number(request, "sequence", None, 0, _MAX_NUMBER - _MAX_ROWS)
         async with self._places:
             produced = await self._transactor.produce(producer, first, await body_of(request, self._max_body))
@@ -81,7 +81,7 @@ class TransactionsEndpoint:
 
 
 def _app(request: HttpRequest) -> str:
-    return checked_name(request.params["app"], "app")
+    return check_name(request.params["app"], "app")
 
 
 def _batch(request: HttpRequest) -> int:

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from ropewalk.adapters.archives import DeltaArchive, delta
 from ropewalk.adapters.archives.delta import begins_after
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.model.errors import BadRequest, Unavailable
 from ropewalk.model.history import ColdPiece, HistoryRange
 from ropewalk.model.journal import ShardSpan
@@ -161,7 +161,7 @@ async def test_compaction_and_vacuum_change_no_result(scribe: Scribe) -> None:
 
 
 async def test_rows_not_archived_yet_are_read_from_the_journal(scribe: Scribe) -> None:
-    shard = shard_of("a", scribe.shards)
+    shard = locate_shard("a", scribe.shards)
     rows = Scribe(scribe.root, scribe.shards).rows(run("a", 1, 100))
     scribe.archive(run("a", 1, 30))
     journal = FakeJournal(rows, shard)
@@ -190,7 +190,7 @@ async def test_journal_tail_longer_than_one_read_is_continued(scribe: Scribe, mo
 
 async def test_archive_is_refreshed_when_the_journal_no_longer_has_the_tail(scribe: Scribe) -> None:
     rows = Scribe(scribe.root, scribe.shards).rows(run("a", 1, 100))
-    journal = FakeJournal(rows, shard_of("a", scribe.shards))
+    journal = FakeJournal(rows, locate_shard("a", scribe.shards))
     archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), refresh=3600.0, journal=journal)
     scribe.archive(run("a", 1, 30))
     assert await offsets(archive, 1, 100) == list(range(1, 101))

@@ -116,7 +116,9 @@ async def test_restored_file_is_served_again(scribe: Scribe, archive: DeltaArchi
 async def test_unchanged_file_is_checked_once(scribe: Scribe, archive: DeltaArchive, monkeypatch: pytest.MonkeyPatch) -> None:
     scribe.archive(run("a", 1, 30))
     await served(archive, 1, 30)
-    monkeypatch.setattr("ropewalk.adapters.archives.parquet_index.as_written", lambda name, file: pytest.fail("checked again"))
+    monkeypatch.setattr(
+        "ropewalk.adapters.archives.parquet_index.is_unchanged", lambda name, file: pytest.fail("checked again")
+    )
     assert await served(archive, 5, 20) == list(range(5, 21))
 
 
