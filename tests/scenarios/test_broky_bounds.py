@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import os
 import random
-import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -38,7 +37,7 @@ from tests.cable import Cable, cable
 from tests.certificates import trusting_context
 from tests.clients.credentials import SECRET
 from tests.metrics import metrics, metrics_when
-from tests.process_tree import children
+from tests.process_tree import peak_memory
 from tests.scenarios.shared_servers import SLOW_COMMANDS, ServerWith
 from tests.server import RunningServer, running_server
 
@@ -224,12 +223,6 @@ async def unread(server: RunningServer, hello: Hello, *frames: bytes) -> AsyncIt
         writer.transport.abort()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
-
-
-def peak_memory(server: RunningServer) -> int:
-    """The largest that its processes ever were, in bytes."""
-    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in (server.process.pid, *children(server))]
-    return sum(int(size) * 1024 for status in statuses for size in re.findall(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE))
 
 
 @pytest.mark.tier("all")
