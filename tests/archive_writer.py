@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.model.journal import GENERATION_SIZE, RowKind, encode_publication_detail
 from ropewalk.model.messages import MessageFields, Registered
 from ropewalk.pipeline.archive import archived_positions
@@ -61,7 +61,7 @@ class Scribe:
         self._positions[shard] = (self._positions[shard] // GENERATION_SIZE + 1) * GENERATION_SIZE
 
     def _row(self, key: str, kind: RowKind, timestamp: float, **cells: object) -> dict[str, object]:
-        shard = shard_of(key, self.shards)
+        shard = locate_shard(key, self.shards)
         position = self._positions[shard]
         self._positions[shard] += 1
         moment = EPOCH + timedelta(microseconds=round(timestamp * 1e6))

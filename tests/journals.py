@@ -12,7 +12,7 @@ import pyarrow as pa
 from ropewalk.adapters.journals.arrow import ArrowJournal
 from ropewalk.adapters.journals.arrow.batches import decode
 from ropewalk.adapters.journals.arrow.records import Disk
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.model.journal import Recovered, Row, RowKind
 from ropewalk.model.limits import JournalLimits
 from ropewalk.ports import JournalReader
@@ -86,7 +86,7 @@ def by_shard(rows: Sequence[Row], shards: int = 3) -> list[list[Row]]:
     """Rows as they lie in their shards when they were handed over in this order."""
     placed: list[list[Row]] = [[] for _ in range(shards)]
     for row in rows:
-        placed[shard_of(row.key, shards)].append(row)
+        placed[locate_shard(row.key, shards)].append(row)
     return placed
 
 

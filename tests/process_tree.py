@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import time
 from pathlib import Path
 
@@ -49,6 +50,12 @@ def store(server: RunningServer) -> int:
 def keeper(server: RunningServer) -> int:
     """The process that writes the journal: the only one, or the store."""
     return store(server) if children(server) else server.process.pid
+
+
+def peak_memory(server: RunningServer) -> int:
+    """The sum of the peak sizes of its processes, in bytes."""
+    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in (server.process.pid, *children(server))]
+    return sum(int(size) * 1024 for status in statuses for size in re.findall(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE))
 
 
 def directory(server: RunningServer) -> Path:

@@ -16,7 +16,7 @@ from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.node_proofs import DialledNode
 from ropewalk.core.ring_state import RingState
-from ropewalk.core.ring_table import first_table
+from ropewalk.core.ring_table import build_first_table
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.ring import RingMember
@@ -81,7 +81,7 @@ class RingNodeInProcess(RingBackend):
         self._socket = port
         self._port: asyncio.Server | None = None
         setup = ring.setup
-        state = RingState(name, first_table(members, SHARDS))
+        state = RingState(name, build_first_table(members, SHARDS))
         server = NodeServer(state, str(run))
         store = SharedStore(
             Rulebook(setup.default, setup.rules),
@@ -231,7 +231,7 @@ class RingWorkerInProcess(RingWorkerBackend):
         self.fault = StoreFault.NONE
         self._directory = tempfile.TemporaryDirectory(prefix="ropewalk-ring-")
         self._path = str(Path(self._directory.name, "bus.sock"))
-        state = RingState(name, first_table(list(ring.members.values()), shards))
+        state = RingState(name, build_first_table(list(ring.members.values()), shards))
         super().__init__(state, self._path, 1, "1", KEY, None, ring.setup.clock)
 
     async def start(self) -> None:

@@ -19,7 +19,8 @@ from benchmarks.report import Bar, Figure, figure, milliseconds
 from benchmarks.sizes import Sizes
 from ropewalk.adapters.archives.delta import DeltaArchive
 from ropewalk.adapters.archives.parquet_index import COLUMNS
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
+from ropewalk.model.history import HistoryRange
 from ropewalk.pipeline.archive.layout import Written, write_file
 from ropewalk.pipeline.archive.log import append
 
@@ -73,7 +74,7 @@ def _streams(sizes: Sizes) -> list[Stream]:
 def _write_day(root: Path, day: int, streams: list[Stream], sizes: Sizes) -> None:
     by_shard: dict[int, list[Stream]] = {}
     for stream in streams:
-        by_shard.setdefault(shard_of(stream.name, sizes.shards), []).append(stream)
+        by_shard.setdefault(locate_shard(stream.name, sizes.shards), []).append(stream)
     files = [_write_shard(root, day, shard, own, sizes) for shard, own in by_shard.items()]
     if not append(str(root), "bench", day, files):
         raise AssertionError(f"day {day} of the archive was written before")
@@ -113,7 +114,7 @@ async def _read(archive: DeltaArchive, streams: list[Stream], days: int, sizes: 
         first = chance.randint(1, stream.daily * days - sizes.cold_range + 1)
         last = first + sizes.cold_range - 1
         started = time.perf_counter()
-        piece = await archive.read(stream.name, stream.name, EPOCH, first, last, sizes.cold_range)
+        piece = await archive.read(stream.name, HistoryRange(stream.name, EPOCH, first, last, sizes.cold_range))
         seconds.append(time.perf_counter() - started)
         if [message.offset for message in piece.messages] != list(range(first, last + 1)):
             raise AssertionError(f"a range of {stream.name} did not come whole")

@@ -27,6 +27,7 @@ from ropewalk.ports import Clock
 from ropewalk.testing.backend_feed import Process
 from ropewalk.testing.clock import ManualClock
 from tests.services import RedisServer, redis_server
+from tests.waiting import until
 
 AOF = ("--appendonly", "yes", "--appendfsync", "everysec")
 RULES = Rulebook(StreamRules(history_limit=1000, history_ttl=300.0))
@@ -321,12 +322,6 @@ async def refused(backend: RedisBackend) -> None:
 
 
 # --- the feed -------------------------------------------------------------------------------------------------------
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WITHIN):
-        while not holds():
-            await asyncio.sleep(0.02)
 
 
 async def test_disconnects_reach_a_node_whose_connection_was_down(redis: RedisServer) -> None:

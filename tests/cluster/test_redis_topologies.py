@@ -18,6 +18,7 @@ from ropewalk.model.messages import Position, Publication, Receipt
 from ropewalk.model.rules import StreamRules
 from ropewalk.testing.backend_feed import Process
 from tests.services import RedisSentinel, RedisServer, free_port, redis_cluster, redis_server
+from tests.waiting import until
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CERTIFICATE, KEY = str(FIXTURES / "tls_cert.pem"), str(FIXTURES / "tls_key.pem")
@@ -44,12 +45,6 @@ async def persist(ask: Callable[[], Awaitable[Answer]]) -> Answer:
                 return await ask()
             except Unavailable:
                 await asyncio.sleep(0.05)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WITHIN):
-        while not holds():
-            await asyncio.sleep(0.02)
 
 
 async def register(backend: RedisBackend, number: int, stream: str = "s") -> Receipt:

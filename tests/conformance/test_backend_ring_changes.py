@@ -9,7 +9,7 @@ import pytest
 
 from ropewalk.adapters.backends.ring.backend import TO_AGREE, RingBackend
 from ropewalk.adapters.backends.ring.owed import OwedCall
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, Replay, split_at_gaps
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, TransientRun, expand_runs
@@ -112,7 +112,7 @@ async def test_gauges_and_counters_follow_the_ring(ring: RingInProcess) -> None:
 
 async def test_forwarded_publications_are_counted(ring: RingInProcess) -> None:
     a = ring.nodes["a"]
-    elsewhere = [stream for stream in STREAMS if not a.state.serves(shard_of(stream, SHARDS))]
+    elsewhere = [stream for stream in STREAMS if not a.state.serves(locate_shard(stream, SHARDS))]
     assert 0 < len(elsewhere) < len(STREAMS)
 
     def forwarded() -> int:
@@ -138,7 +138,7 @@ async def test_forwarded_publications_are_counted(ring: RingInProcess) -> None:
 
 async def test_large_history_between_nodes_does_not_break_their_link(ring: RingInProcess) -> None:
     a, b = ring.nodes["a"], ring.nodes["b"]
-    large, live = [stream for stream in STREAMS if b.state.serves(shard_of(stream, SHARDS))][:2]
+    large, live = [stream for stream in STREAMS if b.state.serves(locate_shard(stream, SHARDS))][:2]
     heard = await Heard().start(a)
     await a.feed.listen(live)
     for _ in range(100):
@@ -214,7 +214,7 @@ async def test_sessions_and_members_move_with_their_shard(ring: RingInProcess) -
 async def test_leaving_node_hands_over_all_shards(ring: RingInProcess) -> None:
     before = {stream: await publish(ring.nodes["a"], stream) for stream in STREAMS}
     b = ring.nodes["b"]
-    b.state.make(LeaveRing("1", "b"))
+    b.state.apply(LeaveRing("1", "b"))
     b._follow()
     await ring.settled()
     assert held_by(b) == []
@@ -229,11 +229,11 @@ async def test_pending_change_is_not_reported_as_unreachable(
     a, clock = ring.nodes["a"], ring.setup.clock
     assert isinstance(clock, ManualClock)
     a.remove("b", lost=False)
-    assert not a.state.agreed
+    assert not a.state.has_quorum
     assert (a.health(), a.report().waits_for) == ("", "")
     clock.advance(TO_AGREE)
     assert "go by the same table; not reached: none" in a.report().waits_for
-    await ring.until(lambda: a.state.agreed)
+    await ring.until(lambda: a.state.has_quorum)
     assert a.health() == ""
     await ring.until(lambda: not held_by(ring.nodes["b"]))
     a.remove("b", lost=False)
@@ -263,7 +263,7 @@ async def test_shards_of_a_lost_node_restart_on_other_nodes(ring: RingInProcess)
     assert each_served_once(ring)
     for stream in STREAMS:
         after = await publish(ring.nodes["c"], stream)
-        if shard_of(stream, SHARDS) in lost:
+        if locate_shard(stream, SHARDS) in lost:
             assert (after.offset, after.epoch != before[stream].epoch) == (1, True)
         else:
             assert after == Position(before[stream].epoch, 2)
@@ -276,7 +276,7 @@ async def test_dead_node_makes_only_its_shards_unavailable(ring: RingInProcess) 
     a = ring.nodes["a"]
     a.router._patience = 0.1
     for stream in STREAMS:
-        if shard_of(stream, SHARDS) in lost:
+        if locate_shard(stream, SHARDS) in lost:
             with pytest.raises(Unavailable, match="node b"):
                 await publish(a, stream)
         else:
@@ -295,7 +295,7 @@ async def test_node_restarted_without_data_starts_new_epochs(ring: RingInProcess
     assert held_by(ring.nodes["b"]) == lost
     for stream in STREAMS:
         after = await publish(ring.nodes["a"], stream)
-        assert (after.epoch == before[stream].epoch) is (shard_of(stream, SHARDS) not in lost)
+        assert (after.epoch == before[stream].epoch) is (locate_shard(stream, SHARDS) not in lost)
     assert (await ring.nodes["a"].leases.renew(60.0, ())).lease != lease
 
 
@@ -310,7 +310,7 @@ async def test_process_with_a_used_node_name_holds_no_shards(ring: RingInProcess
         report = second.report()
         assert [node.holds for node in report.nodes] == [0, 0, 0]
         assert (report.moving, report.unavailable) == (0, SHARDS)
-        stream = next(stream for stream in STREAMS if b.state.serves(shard_of(stream, SHARDS)))
+        stream = next(stream for stream in STREAMS if b.state.serves(locate_shard(stream, SHARDS)))
         with pytest.raises(Unavailable, match="another process is the node b"):
             await publish(second, stream)
         assert (await publish(b, stream)).offset == 1
@@ -592,7 +592,7 @@ async def test_node_removed_while_it_runs_stays_out_and_reports_it(ring: RingInP
     await removed(ring, "b")
     await ring.until(lambda: b.impairments() == ["this node is not in the table of its ring"])
     await ring.until(lambda: len({node.state.table.term for node in ring.nodes.values()}) == 1)
-    assert not b.state.belongs
+    assert not b.state.is_member
 
 
 async def test_node_outside_the_table_follows_changes_and_misses_nothing(ring: RingInProcess) -> None:
@@ -625,7 +625,7 @@ async def test_news_that_a_busy_link_refused_are_sent_later(ring: RingInProcess)
                 return await call(method, *arguments)
 
             link.call = busy  # type: ignore[method-assign]
-    ring.nodes["a"].state.make(LeaveRing("1", "c"))
+    ring.nodes["a"].state.apply(LeaveRing("1", "c"))
     ring.nodes["a"]._follow()
     await ring.settled()
     assert each_served_once(ring)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from ropewalk.model.messages import Deliverable, Position, Publication, Register
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import EndRequest, SessionSnapshot, SessionWrite
+from tests.waiting import until
 
 WAIT_SECONDS = 60.0
 SNAPSHOT = SessionSnapshot("bo", {})
@@ -103,13 +104,6 @@ async def worker(process: StoreProcess, name: str, patience: float = 3.0) -> Asy
         yield backend, heard
     finally:
         await backend.stop()
-
-
-async def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 async def publish(backend: WorkerBackend, *payloads: bytes, stream: str = "a") -> None:

@@ -16,6 +16,7 @@ from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.protocol.publications import PublicationLimits
 from tests.services import RedisServer, redis_server
+from tests.waiting import until
 
 pytestmark = pytest.mark.tier("standard")
 
@@ -67,12 +68,6 @@ def broadcaster(store: RedisServer, ledger: Ledger, consumer: str = "me") -> Red
 def payload(count: int = 1) -> str:
     one = {"stream": "s", "data": "1"}
     return json.dumps(one if count == 1 else [one] * count)
-
-
-async def until(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def running(work: RedisStreamsBroadcaster, test: Callable[[], Awaitable[None]]) -> None:

@@ -10,7 +10,6 @@ Where several threads wait at once, too much is subtracted, never too little.
 
 import asyncio
 import os
-import re
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -27,7 +26,7 @@ from tests.cable import Cable, cable
 from tests.faults import hostile, hostile_broky
 from tests.faults.hostile import TICKER, ordinary_clients
 from tests.metrics import metrics_when
-from tests.process_tree import children, worker_of
+from tests.process_tree import children, peak_memory, worker_of
 from tests.server import RunningServer, publish, running_server
 
 ROOT = Path(__file__).parents[2]
@@ -97,12 +96,6 @@ def _waits(pids: Sequence[int]) -> dict[Path, int]:
             with suppress(OSError):  # it has ended
                 waits[path] = int(path.read_text().split()[1])
     return waits
-
-
-def peak_memory(server: RunningServer) -> int:
-    """The sum of the peak sizes of the processes."""
-    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in (server.process.pid, *children(server))]
-    return sum(int(size) * 1024 for status in statuses for size in re.findall(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE))
 
 
 def bytes_in(directory: Path) -> int:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.adapters.archives.delta import DeltaArchive
-from ropewalk.model.history import ColdPiece
+from ropewalk.model.history import ColdPiece, HistoryRange
 from ropewalk.model.messages import Registered
 from ropewalk.pipeline.archive import compact
 from tests.archive_writer import Scribe, message
@@ -81,7 +81,8 @@ async def read(root: Path, shards: int, wanted: list[Query]) -> list[ColdPiece]:
     try:
         return [
             await archive.read(
-                each.stream, each.stream, each.epoch, each.first, each.first + each.span, each.limit, moment(each.since)
+                each.stream,
+                HistoryRange(each.stream, each.epoch, each.first, each.first + each.span, each.limit, moment(each.since)),
             )
             for each in wanted
         ]

@@ -34,14 +34,14 @@ class DeliveredMachine(RuleBasedStateMachine):
     def drop(self, count: int) -> None:
         after = Position(str(self.epoch), self.tip)
         self.tip += count
-        self.delivered = self.delivered.minus(after, Position(str(self.epoch), self.tip))
+        self.delivered = self.delivered.remove(after, Position(str(self.epoch), self.tip))
 
     @rule(before=LENGTHS, count=LENGTHS)
     def drop_into_a_new_epoch(self, before: int, count: int) -> None:
         """The end of one epoch and the beginning of the next are dropped together."""
         after = Position(str(self.epoch), self.tip)
         self.epoch, self.tip, self.sent = self.epoch + 1, count, set()
-        self.delivered = self.delivered.minus(after, Position(str(self.epoch), count))
+        self.delivered = self.delivered.remove(after, Position(str(self.epoch), count))
 
     @rule(first=st.integers(1, 40), count=LENGTHS)
     def replay(self, first: int, count: int) -> None:
@@ -49,19 +49,19 @@ class DeliveredMachine(RuleBasedStateMachine):
         last = min(first + count - 1, self.tip)
         if first > last:
             return
-        undelivered = [offset for offset in range(first, last + 1) if self.delivered.owes(offset)]
+        undelivered = [offset for offset in range(first, last + 1) if self.delivered.is_missing(offset)]
         assert not self.sent & set(undelivered)
         missing = set(range(max(first, self.delivered.horizon + 1), last + 1)) - self.sent
         assert set(undelivered) == missing
-        self.delivered = self.delivered.plus(first, last)
+        self.delivered = self.delivered.add(first, last)
         self.sent.update(undelivered)
 
     @invariant()
     def only_unsent_offsets_are_undelivered(self) -> None:
         if hasattr(self, "delivered"):
             known = range(self.delivered.horizon + 1, self.tip + 1)
-            assert {offset for offset in known if self.delivered.owes(offset)} == set(known) - self.sent
-            assert not any(self.delivered.owes(offset) for offset in range(1, self.delivered.horizon + 1))
+            assert {offset for offset in known if self.delivered.is_missing(offset)} == set(known) - self.sent
+            assert not any(self.delivered.is_missing(offset) for offset in range(1, self.delivered.horizon + 1))
 
     @invariant()
     def ranges_are_sorted_disjoint_and_bounded(self) -> None:

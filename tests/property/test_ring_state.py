@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.core.ring_state import RingState
-from ropewalk.core.ring_table import first_table
+from ropewalk.core.ring_table import build_first_table
 from ropewalk.model.errors import Conflict
 from ropewalk.model.ring import AddNode, Possession, RingMember, RingNews
 
@@ -30,7 +30,7 @@ class Log:
 class SimulatedNode:
     def __init__(self, name: str, seeds: str, kept: RingNews | None) -> None:
         self.member = RingMember(name, f"{name}:1")
-        table = first_table([RingMember(seed, f"{seed}:1") for seed in seeds], SHARDS) if kept is None else kept.table
+        table = build_first_table([RingMember(seed, f"{seed}:1") for seed in seeds], SHARDS) if kept is None else kept.table
         self.state = RingState(name, table, () if kept is None else kept.possessions)
         self.logs: dict[int, Log] = {}
         self.staged: dict[int, Log] = {}
@@ -72,7 +72,7 @@ class World:
             if self.links.pop((sender, receiver), None) is None:
                 continue
             node = self.nodes[receiver]
-            node.state.lost_sight_of(sender)
+            node.state.peer_disconnected(sender)
             node.sending = {shard: target for shard, target in node.sending.items() if target != sender}
 
     def crash(self, name: str) -> None:
@@ -89,7 +89,7 @@ class World:
         state = self.nodes[at].state
         self.changes += 1
         try:
-            state.make(state.removal(str(self.changes), name, name in self.nodes, lost=name not in self.nodes))
+            state.apply(state.build_removal(str(self.changes), name, name in self.nodes, lost=name not in self.nodes))
         except Conflict:
             return
         self.broadcast_news(self.nodes[at])
@@ -111,18 +111,18 @@ class World:
         node = self.nodes[receiver]
         match kind, body:
             case "news", RingNews() as news:
-                if node.state.hear(sender, news):
+                if node.state.merge_news(sender, news):
                     self.broadcast_news(node)
             case "content", (int() as shard, Possession() as possession, Log() as log):
-                node.state.arriving(shard)
+                node.state.mark_arriving(shard)
                 node.staged[shard] = log
-                node.state.arrived(shard, possession)
+                node.state.mark_arrived(shard, possession)
                 queue_back = self.links.get((receiver, sender))
                 if queue_back is not None:
                     queue_back.append(("complete", shard))
             case "complete", int() as shard:
                 if node.sending.pop(shard, "") == sender and node.state.serves(shard):
-                    node.state.given(shard, sender)
+                    node.state.mark_handed_over(shard, sender)
                     node.logs.pop(shard)
                     self.save(node)
                     self.broadcast_news(node)
@@ -142,24 +142,24 @@ class World:
 
     def act(self, node: SimulatedNode) -> None:
         state, before = node.state, node.state.news
-        for shard in state.to_drop():
-            state.dropped(shard)
+        for shard in state.shards_to_drop():
+            state.mark_dropped(shard)
             node.logs.pop(shard)
             node.sending.pop(shard, None)
-        for shard in state.to_serve():
+        for shard in state.shards_to_serve():
             node.logs[shard] = node.staged.pop(shard)
-            state.served(shard)
-        for shard in state.to_begin():
-            if not (state.held_before(shard) and shard in node.logs):
+            state.mark_served(shard)
+        for shard in state.shards_to_begin():
+            if not (state.counts_as_recovered(shard) and shard in node.logs):
                 self.epochs += 1
                 node.logs[shard] = Log(self.epochs)
-                state.begun(shard)
+                state.mark_begun(shard)
             else:
-                state.begun(shard, recovered=True)
-        if state.is_to_join(node.member):
+                state.mark_begun(shard, recovered=True)
+        if state.should_join(node.member):
             self.changes += 1
-            state.make(AddNode(str(self.changes), node.member))
-        for shard, target in state.to_hand_over().items():
+            state.apply(AddNode(str(self.changes), node.member))
+        for shard, target in state.shards_to_hand_over().items():
             queue = self.links.get((state.me, target))
             if queue is not None and shard not in node.sending:
                 node.sending[shard] = target
@@ -250,17 +250,17 @@ def test_node_without_links_begins_no_shard() -> None:
     world.start("b", FOUNDERS)
     world.publish("b")
     assert not world.assigned
-    assert world.nodes["b"].state.to_begin() == []
+    assert world.nodes["b"].state.shards_to_begin() == []
 
 
 def test_arrived_shard_is_served_and_not_begun_again() -> None:
-    table = first_table([RingMember("a", "a:1")], 1)
+    table = build_first_table([RingMember("a", "a:1")], 1)
     state = RingState("b", table, [Possession(0, 0, "a")])
-    state.arrived(0, Possession(0, 0, "a"))
-    assert state.to_serve() == []
-    state.hear("a", RingNews(table, (Possession(0, 1, "b"),)))
-    assert state.to_serve() == [0]
-    assert state.to_begin() == []
+    state.mark_arrived(0, Possession(0, 0, "a"))
+    assert state.shards_to_serve() == []
+    state.merge_news("a", RingNews(table, (Possession(0, 1, "b"),)))
+    assert state.shards_to_serve() == [0]
+    assert state.shards_to_begin() == []
 
 
 def test_later_possession_wins() -> None:

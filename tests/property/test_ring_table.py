@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ropewalk.core.ring_state import RingState
-from ropewalk.core.ring_table import changed, first_table, joined, leaving, loads, moves, newer, removed
+from ropewalk.core.ring_table import (
+    add_member,
+    apply_change,
+    build_first_table,
+    count_owned,
+    list_moves,
+    mark_leaving,
+    newest_table,
+    remove_member,
+)
 from ropewalk.model.errors import Conflict
 from ropewalk.model.ring import AddNode, Lost, Possession, RemoveNode, RingChange, RingMember, RingTable
 
@@ -21,7 +30,7 @@ def member(name: str) -> RingMember:
 
 
 def ring(size: int, shards: int) -> RingTable:
-    return first_table([member(name) for name in NAMES[:size]], shards)
+    return build_first_table([member(name) for name in NAMES[:size]], shards)
 
 
 @st.composite
@@ -30,23 +39,23 @@ def tables(draw: st.DrawFn) -> RingTable:
     table = ring(draw(st.integers(1, 6)), draw(st.integers(1, 70)))
     for name in draw(st.lists(st.sampled_from(NAMES), max_size=12)):
         if table.member(name) is None:
-            table = joined(table, member(name))
+            table = add_member(table, member(name))
         elif len(table.members) > 1:
-            table = removed(table, name)
+            table = remove_member(table, name)
     return table
 
 
 @given(tables())
 def test_shard_counts_of_members_differ_by_at_most_one(table: RingTable) -> None:
-    owned = loads(table).values()
+    owned = count_owned(table).values()
     assert sum(owned) == table.shards
     assert max(owned) - min(owned) <= 1
 
 
 @given(tables())
 def test_joining_node_takes_its_share_and_no_other_shard_moves(table: RingTable) -> None:
-    after = joined(table, member("z"))
-    moved = moves(table, after)
+    after = add_member(table, member("z"))
+    moved = list_moves(table, after)
     assert {move.target for move in moved} <= {"z"}
     assert len(moved) <= ceil(table.shards / len(after.members))
     assert after.term == table.term + 1
@@ -57,19 +66,21 @@ def test_only_the_shards_of_a_leaving_node_move(table: RingTable, data: st.DataO
     name = data.draw(st.sampled_from([each.name for each in table.members]))
     if len(table.members) == 1:
         with pytest.raises(Conflict):
-            removed(table, name)
+            remove_member(table, name)
         return
-    after = removed(table, name) if at_once else leaving(table, name)
-    assert [move.shard for move in moves(table, after)] == [shard for shard, owner in enumerate(table.owners) if owner == name]
-    assert {move.source for move in moves(table, after)} <= {name}
+    after = remove_member(table, name) if at_once else mark_leaving(table, name)
+    assert [move.shard for move in list_moves(table, after)] == [
+        shard for shard, owner in enumerate(table.owners) if owner == name
+    ]
+    assert {move.source for move in list_moves(table, after)} <= {name}
     assert after.term == table.term + 1
-    remaining = [count for other, count in loads(after).items() if other != name]
+    remaining = [count for other, count in count_owned(after).items() if other != name]
     assert max(remaining) - min(remaining) <= 1
 
 
 @given(st.permutations(NAMES[:6]), st.integers(1, 70))
 def test_order_of_the_settings_does_not_matter(names: list[str], shards: int) -> None:
-    assert first_table(map(member, names), shards) == ring(6, shards)
+    assert build_first_table(map(member, names), shards) == ring(6, shards)
 
 
 @given(tables())
@@ -80,22 +91,22 @@ def test_table_survives_encoding(table: RingTable) -> None:
 
 @given(tables(), st.lists(st.sampled_from(NAMES), min_size=2, max_size=5, unique=True), st.permutations(range(5)))
 def test_same_table_wins_in_any_order(table: RingTable, names: list[str], order: list[int]) -> None:
-    candidates = [joined(table, RingMember(name, "elsewhere:1")) for name in names]
+    candidates = [add_member(table, RingMember(name, "elsewhere:1")) for name in names]
     shuffled = [candidates[place] for place in order if place < len(candidates)]
     assert _winner(candidates) == _winner(shuffled)
-    assert newer(_winner(candidates), table) == _winner(candidates)
+    assert newest_table(_winner(candidates), table) == _winner(candidates)
 
 
 def _winner(tables: list[RingTable]) -> RingTable:
     winner = tables[0]
     for table in tables[1:]:
-        winner = newer(winner, table)
+        winner = newest_table(winner, table)
     return winner
 
 
 def test_changed_address_moves_no_shard() -> None:
     table = replace(ring(3, 4), owners=("a", "b", "c", "c"))
-    after = joined(table, RingMember("b", "elsewhere:1"))
+    after = add_member(table, RingMember("b", "elsewhere:1"))
     assert after.owners == table.owners
     assert after.member("b") == RingMember("b", "elsewhere:1")
 
@@ -103,15 +114,15 @@ def test_changed_address_moves_no_shard() -> None:
 def test_change_is_applied_once() -> None:
     table = ring(3, 8)
     change = AddNode("1", member("d"))
-    assert changed(changed(table, change), change) == changed(table, change)
+    assert apply_change(apply_change(table, change), change) == apply_change(table, change)
 
 
 def test_shards_declared_lost_twice_begin_one_generation() -> None:
     table = ring(3, 8)
     lost = tuple(Lost(shard, 1) for shard, owner in enumerate(table.owners) if owner == "b")
-    once = changed(table, RemoveNode("1", "b", lost))
+    once = apply_change(table, RemoveNode("1", "b", lost))
     assert sum(once.generations) == len(lost)
-    assert changed(once, RemoveNode("2", "b", lost)).generations == once.generations
+    assert apply_change(once, RemoveNode("2", "b", lost)).generations == once.generations
 
 
 @given(st.data(), st.integers(2, 5))
@@ -125,14 +136,14 @@ def test_concurrent_changes_are_all_in_the_agreed_table(data: st.DataObject, siz
         terms = [state.table.term for state in states]
         if makes:
             made.append(AddNode(f"{len(made)}", RingMember(f"n{len(made)}", "x:1")))
-            states[sender].make(made[-1])
+            states[sender].apply(made[-1])
         else:
-            states[receiver].hear(states[sender].me, states[sender].news)
+            states[receiver].merge_news(states[sender].me, states[sender].news)
         assert all(state.table.term >= term for state, term in zip(states, terms, strict=True))
     for _ in range(2 * len(made) + 2):
         for sender_state in states:
             for state in states:
-                state.hear(sender_state.me, sender_state.news)
+                state.merge_news(sender_state.me, sender_state.news)
     assert len({msgspec.json.encode(state.news) for state in states}) == 1
     assert {change.member.name for change in made if isinstance(change, AddNode)} <= {
         each.name for each in states[0].table.members

@@ -10,7 +10,7 @@ import pytest
 
 from ropewalk.adapters.backends.workers.shards import ShardContent, put_in, take_out
 from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.messages import LAST_KSUID, Position, Publication, Registered
 from ropewalk.model.presence import Member
@@ -65,7 +65,7 @@ class Pair:
         return [self.whole, *self.halves]
 
     def half(self, name: str) -> SharedStore:
-        return self.halves[self.place[shard_of(name, SHARDS)]]
+        return self.halves[self.place[locate_shard(name, SHARDS)]]
 
     async def start(self) -> None:
         for store in self.stores:
@@ -133,7 +133,7 @@ class Pair:
     def _new_sid(self, former: str) -> str:
         """A sid of the same shard: otherwise the session itself would have to move."""
         candidates = (f"sid{self.step}.{number}" for number in count())
-        sid = next(each for each in candidates if shard_of(each, SHARDS) == shard_of(former, SHARDS))
+        sid = next(each for each in candidates if locate_shard(each, SHARDS) == locate_shard(former, SHARDS))
         self.sids = [*self.sids[1:], sid]
         return sid
 
@@ -149,7 +149,7 @@ class Pair:
     async def do_take(self) -> None:
         sid, node = self.rng.choice(self.sids), self.rng.choice(NODES)
         successor = self.rng.choice((self._new_sid(sid), self.sids[-1], ""))
-        if shard_of(successor, SHARDS) != shard_of(sid, SHARDS) or successor == sid:
+        if locate_shard(successor, SHARDS) != locate_shard(sid, SHARDS) or successor == sid:
             successor = ""
         await self.both(sid, lambda store: NodeSessions(store, node).peek(sid))
         await self.both(sid, lambda store: NodeSessions(store, node).take(sid, successor))
@@ -243,7 +243,7 @@ async def test_shard_that_was_taken_out_leaves_no_state() -> None:
 async def test_revoked_session_does_not_return_after_its_shard_moved() -> None:
     one, other = Pair(3).halves
     one.sessions.revoke("bo", True)
-    put_in(other, await take_out(one, shard_of("sid0", SHARDS)))
+    put_in(other, await take_out(one, locate_shard("sid0", SHARDS)))
     write = SessionWrite("sid0", SessionSnapshot("bo", {}), 1, 5.0, began=one.clock() - 1)
     assert other.sessions.write("two", write) == SessionTaken("sid0", revoked=True, stored=False)
 
@@ -253,9 +253,11 @@ async def test_arriving_shard_replaces_stale_content() -> None:
     for store in (one, other):
         await store.memory.streams.append([Publication("stream0", b"1")])
     await one.memory.streams.append([Publication("stream0", b"2")])
-    stale = next(f"old{number}" for number in count() if shard_of(f"old{number}", SHARDS) == shard_of("stream0", SHARDS))
+    stale = next(
+        f"old{number}" for number in count() if locate_shard(f"old{number}", SHARDS) == locate_shard("stream0", SHARDS)
+    )
     await other.memory.streams.append([Publication(stale, b"1")])
-    put_in(other, await take_out(one, shard_of("stream0", SHARDS)))
+    put_in(other, await take_out(one, locate_shard("stream0", SHARDS)))
     assert (await other.memory.streams.tip("stream0")).offset == 2
     assert (await other.memory.streams.tip(stale)).offset == 0
 
@@ -264,7 +266,7 @@ async def test_pieces_are_bounded() -> None:
     pair = Pair(2)
     store = pair.whole
     await store.memory.streams.append([Publication(STREAMS[0], b"x" * 900) for _ in range(5)])
-    content = await take_out(store, shard_of(STREAMS[0], SHARDS))
+    content = await take_out(store, locate_shard(STREAMS[0], SHARDS))
     pieces = list(content.pieces(size=2100))
     assert len(pieces) > 1
     assert max(map(len, pieces)) < 2100

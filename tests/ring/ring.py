@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.core.signatures import RING_CHANGES_PHRASE, RING_PHRASE, derive
 from tests.clients.credentials import SECRET
 from tests.server import STOP_SECONDS, RunningServer
@@ -182,7 +182,7 @@ def streams_of_all_shards(count: int = SHARDS, prefix: str = "chat") -> list[str
     found: dict[int, str] = {}
     number = 0
     while len(found) < count:
-        found.setdefault(shard_of(f"{prefix}/{number}", SHARDS), f"{prefix}/{number}")
+        found.setdefault(locate_shard(f"{prefix}/{number}", SHARDS), f"{prefix}/{number}")
         number += 1
     return [found[shard] for shard in sorted(found)]
 

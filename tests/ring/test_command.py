@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from ropewalk.cli.main import main
-from ropewalk.core.ring import place_of
+from ropewalk.core.ring import locate_stream
 from ropewalk.core.signatures import API_PHRASE, RING_PHRASE, derive
 from ropewalk.model.ring import RingReport
 from ropewalk.protocol.broky.runs import decode
@@ -90,7 +90,7 @@ def test_removed_node_hands_over_its_shards_and_then_leaves_the_ring(ring: Ring,
         for name in names:
             assert main(["ring", "--stream", name, "--url", node.url, "--json"]) == 0
             places.append(json.loads(capsys.readouterr().out)["place"])
-        shard = place_of("room-7", SHARDS)
+        shard = locate_stream("room-7", SHARDS)
         assert places == [
             {"stream": name, "shard": shard, "owner": "abc"[shard % 3], "holder": "abc"[shard % 3]} for name in names
         ]

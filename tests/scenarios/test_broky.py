@@ -280,7 +280,7 @@ async def test_unknown_version_is_refused(server: RunningServer) -> None:
         assert (await connection.ended()).reason is Reason.UNKNOWN_VERSION
 
 
-async def test_broky_over_tls(tls_server: RunningServer) -> None:
+async def test_push_over_tls_is_registered(tls_server: RunningServer) -> None:
     async with client(tls_server, tls=trusting_context()) as broky:
         broky.send(build_run(new_key(), [b"x"], ref=1))
         assert (await broky.expect(Pushed)).offsets == (1,)

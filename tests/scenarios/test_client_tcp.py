@@ -404,7 +404,7 @@ def test_client_over_tls_closes_its_connection_before_the_event_loop_ends(tls_se
     gc.collect()  # a connection that was left open is a warning
 
 
-async def test_client_over_tls(tls_server: RunningServer, name: str) -> None:
+async def test_client_over_tls_resumes_and_needs_a_trusted_certificate(tls_server: RunningServer, name: str) -> None:
     url = f"tls://127.0.0.1:{tls_server.port}"
     async with connect(url, ca_file=CERTIFICATE, backoff=QUICK) as client:
         stream = await client.subscribe(name)

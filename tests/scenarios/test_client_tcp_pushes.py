@@ -173,7 +173,7 @@ async def test_unexpected_frames_of_the_server_are_ignored() -> None:
         assert (await push).offset == 1
 
 
-def test_client_on_uvloop(server_with: ServerWith) -> None:
+def test_client_on_uvloop_receives_all_messages_after_lost_connections(server_with: ServerWith) -> None:
     async def converse(url: str) -> None:
         async with connect(url, backoff=QUICK) as client:
             stream = await client.subscribe(name)

@@ -98,7 +98,7 @@ async def test_tail_reports_possible_gaps_of_ephemeral_streams(scheme: str, flag
             assert await program.interrupt() == 130
 
 
-async def test_tail_by_prefix(server: RunningServer) -> None:
+async def test_tail_by_prefix_prints_matching_streams_and_needs_tcp(server: RunningServer) -> None:
     before = (await metrics(server))["subscriptions"]
     words = ("-m", "ropewalk", "tail", "cli-tcp/begins/", "--prefix", "--json", "--url", tcp(server))
     async with running_program(*words) as program, pusher_to(server) as pusher:
@@ -148,7 +148,7 @@ def test_bench_counts_every_delivery(server: RunningServer) -> None:
         assert [line.split()[0] for line in rates] == ["deliveries/s", "latency", "latency"]
 
 
-def test_bench_over_tls(tls_server: RunningServer) -> None:
+def test_bench_over_tls_needs_a_trusted_certificate(tls_server: RunningServer) -> None:
     words = ("bench", "--tcp", "--url", tls_server.url, "--subscribers", "2", "--messages", "5")
     result = run_ropewalk(*words, "--ca_file", CERTIFICATE)
     assert "every one delivered" in result.stdout, result.stderr

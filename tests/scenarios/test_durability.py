@@ -15,7 +15,7 @@ import pytest
 
 from ropewalk.app.settings import Settings
 from ropewalk.client import Backoff, Message, Publisher, Stream, connect
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from tests.cable import Cable, cable, identifier
 from tests.metrics import metrics, metrics_when
 from tests.process_tree import keeper
@@ -218,12 +218,14 @@ async def test_second_server_in_the_same_directory_is_refused(tmp_path: Path) ->
 
 def last_segment(data_dir: Path, stream: str) -> Path:
     """The file that grew last in the stream's shard."""
-    return sorted((data_dir / "journal" / f"shard={shard_of(stream, SHARDS):02}").glob("*.arrow"))[-1]
+    return sorted((data_dir / "journal" / f"shard={locate_shard(stream, SHARDS):02}").glob("*.arrow"))[-1]
 
 
 async def test_torn_tail_is_cut_and_a_damaged_record_costs_only_its_shard(tmp_path: Path) -> None:
     with DataDirectory(tmp_path, "journal") as deployment:
-        others = [f"other/{number}" for number in range(20) if shard_of(f"other/{number}", SHARDS) != shard_of("a", SHARDS)]
+        others = [
+            f"other/{number}" for number in range(20) if locate_shard(f"other/{number}", SHARDS) != locate_shard("a", SHARDS)
+        ]
         first = [await publish(deployment.server, stream, "1") for stream in ("a", *others)]
         deployment.server.kill()
         path = last_segment(tmp_path, "a")
@@ -243,7 +245,7 @@ async def test_torn_tail_is_cut_and_a_damaged_record_costs_only_its_shard(tmp_pa
         assert again[0]["epoch"] != first[0]["epoch"]
         assert again[1:] == [{**position, "offset": 2} for position in first[1:]]
         assert (await metrics(server))["journal_damaged_shards"] == 1
-        assert f"shard {shard_of('a', SHARDS)}" in server.log()
+        assert f"shard {locate_shard('a', SHARDS)}" in server.log()
 
 
 @ALL

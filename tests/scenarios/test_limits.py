@@ -66,13 +66,15 @@ async def test_client_over_the_command_rate_does_not_delay_others(limited: Runni
 
 
 async def test_commands_over_the_rate_are_handled_later_and_in_order() -> None:
-    streams = [f"rate/{number}" for number in range(30)]
-    with running_server("--public", "--command_rate", "50", "--command_burst", "5") as server:
+    streams, rate, burst = [f"rate/{number}" for number in range(30)], 50, 5
+    with running_server("--public", "--command_rate", str(rate), "--command_burst", str(burst)) as server:
         async with cable(server) as client:
+            began = time.monotonic()
             for stream in streams:
                 await client.send(command="subscribe", identifier=identifier(stream))
             for stream in streams:
                 await client.expect("confirm_subscription", identifier=identifier(stream))
+            assert time.monotonic() - began >= (len(streams) - burst - 1) / rate
 
 
 # --- pings and pongs -----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import os, sys
 from pathlib import Path
 import pyarrow.parquet as pq
 from ropewalk.adapters.archives import parquet_index
+from ropewalk.model.history import HistoryRange
 
 root, path = Path(sys.argv[1]), sys.argv[2]
 read_row_group = pq.ParquetFile.read_row_group
@@ -27,7 +28,7 @@ def truncate_first(self, *given, **options):
 pq.ParquetFile.read_row_group = truncate_first
 file = parquet_index.File(path, "", "z", 0, 100, float("inf"))
 try:
-    wanted = parquet_index.HistoryRange("a", "e", 1, 30, 10, 0.0)
+    wanted = HistoryRange("a", "e", 1, 30, 10, 0.0)
     parquet_index.ParquetIndex(root).read([file], wanted)
 except parquet_index.UnreadableFile:
     print("unreadable")

@@ -91,7 +91,7 @@ async def test_push_needs_the_publishing_key(keyed: RunningServer) -> None:
         assert (await pusher.push(b"sdk/keyed", [b"x"])).offset == 1
 
 
-async def test_push_over_tls(tls_server: RunningServer) -> None:
+async def test_push_over_tls_is_registered(tls_server: RunningServer) -> None:
     async with Pusher(tls_server.url, ca_file=CERTIFICATE) as pusher:
         assert (await pusher.push(b"sdk/tls", [b"x"])).offset == 1
 

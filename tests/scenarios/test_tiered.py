@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from ropewalk.client import Message, Position, connect
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.pipeline.archive import compact
 from tests.archive_writer import archive_journal, flip_payload
 from tests.cable import TIMEOUT, Frame, cable, identifier
@@ -234,7 +234,7 @@ async def test_cold_and_hot_history_join_after_a_crash(tmp_path: Path, worker_fl
 
 async def test_damaged_file_of_the_archive_is_a_gap(tmp_path: Path) -> None:
     """A file that is empty, cut short or changed, each of another shard."""
-    streams = {shard_of(stream, 8): stream for stream in map(str, range(100))}
+    streams = {locate_shard(stream, 8): stream for stream in map(str, range(100))}
     damages = ("empty", "cut short", "changed")
     with running_server(*flags(tmp_path, "--journal_shards", "8")) as server:
         place = Place(server, tmp_path / "archive")

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ropewalk.cli.main import main
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.pipeline.tables import read_table
 from tests.cable import cable, identifier
 from tests.metrics import metrics_when
@@ -107,7 +107,7 @@ def test_rows_that_the_archive_loses_are_no_longer_archived_for_the_server(
     def archived() -> int:
         return int(call(f"{server.url}/journal")["archived"][str(shard)])
 
-    shard = shard_of("lossy", 16)
+    shard = locate_shard("lossy", 16)
     publish_all(server, [("lossy", n) for n in range(12)])
     assert run("archive") == 0
     before = archived()
@@ -187,7 +187,7 @@ def test_derived_stream_has_each_result_once(run: Run, server: RunningServer, tm
 def test_aggregate_with_a_watermark_counts_a_whole_backlog_in_small_batches(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = {shard_of(f"backlog/{n}", 16): f"backlog/{n}" for n in range(10)}
+    names = {locate_shard(f"backlog/{n}", 16): f"backlog/{n}" for n in range(10)}
     older, newer = list(names.values())[:2]
     query = (
         "SELECT stream AS of, window.start AS at_time, count(*) AS messages FROM source "
@@ -303,7 +303,7 @@ def test_replay_resumes_after_the_archive_has_grown_between_its_rows(
 ) -> None:
     """With ranks as row numbers, the new rows would shift the old ones, and some would be published twice."""
     # Of different shards: the archive is uneven only between shards, after a batch with some of them.
-    tracks = list({shard_of(f"uneven/{number}", 16): number for number in range(40)}.values())
+    tracks = list({locate_shard(f"uneven/{number}", 16): number for number in range(40)}.values())
     publish_all(server, [(f"uneven/{track}", n) for n in range(10) for track in tracks])
     options = {"replay__pattern": "uneven/.*", "replay__match": "^uneven", "replay__to": "even", "replay__name": "grow"}
     some = "|".join(str(track) for track in tracks[:5])

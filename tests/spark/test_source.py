@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.pipeline.options import source_options
 from ropewalk.pipeline.source import ShardStreamReader
 from tests.cable import Cable
@@ -313,5 +313,5 @@ def test_shards_without_an_ending_offset_are_read_to_their_end(spark: SparkSessi
     publish_all(server, [(f"ends/{n}", n) for n in range(20)])
     ended = spark.read.format("ropewalk").options(url=server.url, endingOffsets='{"0": -2}').load()
     assert {row.partition for row in ended.where("stream LIKE 'ends/%'").collect()} == {
-        shard_of(f"ends/{n}", 16) for n in range(20)
+        locate_shard(f"ends/{n}", 16) for n in range(20)
     } - {0}

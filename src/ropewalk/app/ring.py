@@ -18,7 +18,7 @@ from ropewalk.app.registry import BACKENDS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.app.settings.check import ring_members, ring_node
 from ropewalk.core.ring_state import RingState
-from ropewalk.core.ring_table import first_table
+from ropewalk.core.ring_table import build_first_table
 from ropewalk.engine.session_log import ForwardedSessionLog, JournalSessionLog, SessionLog
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.messages import RemoteDisconnect
@@ -54,7 +54,7 @@ def load_ring_state(settings: Settings) -> RingState:
     node, data_dir = ring_node(settings), settings.journal.data_dir
     path = Path(data_dir, RING_FILE)
     if not data_dir or not path.exists():
-        return RingState(node, first_table(ring_members(settings), settings.journal.journal_shards))
+        return RingState(node, build_first_table(ring_members(settings), settings.journal.journal_shards))
     try:
         news = msgspec.json.decode(path.read_bytes(), type=KeptRing)
     except (OSError, msgspec.DecodeError) as error:
@@ -98,7 +98,7 @@ def build_backend(
 
 def build_worker(settings: Settings, role: Role) -> "RingWorkerBackend":
     """Begins with the ring of the settings, and receives the current one from its store."""
-    state = RingState(ring_node(settings), first_table(ring_members(settings), settings.journal.journal_shards))
+    state = RingState(ring_node(settings), build_first_table(ring_members(settings), settings.journal.journal_shards))
     backend: RingWorkerBackend = resolve(BACKENDS, "ring worker")(
         state, role.bus_socket, role.number, secrets.token_hex(4), derive_keys(settings).ring, _trust(settings, role), time.time
     )

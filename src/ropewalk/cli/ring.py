@@ -16,8 +16,8 @@ from ropewalk.app.settings import load
 from ropewalk.cli.reaching import add_flags, explained, key_help, url_of
 from ropewalk.client.addresses import addresses
 from ropewalk.client.tls import connection_error, http_session, tls_context
-from ropewalk.core.ring_members import member_of
-from ropewalk.core.ring_table import first_table, joined, loads, moves, place_in, removed
+from ropewalk.core.ring import parse_member
+from ropewalk.core.ring_table import add_member, build_first_table, count_owned, find_place, list_moves, remove_member
 from ropewalk.model.errors import RopewalkError, UserMistake
 from ropewalk.model.ring import RingMember, RingNode, RingPlace, RingReport, RingTable
 
@@ -103,7 +103,7 @@ def _key_help(wanted: argparse.Namespace) -> str:
 def _change(wanted: argparse.Namespace) -> dict[str, object] | None:
     if wanted.action == "add":
         try:
-            member_of(wanted.node)
+            parse_member(wanted.node)
         except ValueError as error:
             raise UserMistake(str(error)) from None
         return {"add": wanted.node}
@@ -156,7 +156,7 @@ def _plan(wanted: argparse.Namespace) -> None:
     shards = load([], os.environ).journal.journal_shards if wanted.shards is None else wanted.shards
     if "" in names or len(set(names)) < len(names) or shards < 1:
         raise UserMistake("--members must be different names, separated by commas, and --shards at least 1")
-    before = first_table((RingMember(name, "") for name in names), shards)
+    before = build_first_table((RingMember(name, "") for name in names), shards)
     after = _after(before, wanted.join, wanted.leave)
     print(_as_json(before, after, wanted.stream) if wanted.json else draw_plan(before, after, wanted.stream))
 
@@ -165,20 +165,20 @@ def _after(before: RingTable, join: str, leave: str) -> RingTable | None:
     if join:
         if before.member(join) is not None:
             raise UserMistake(f"--join names {join}, which is one of --members")
-        return joined(before, RingMember(join, ""))
+        return add_member(before, RingMember(join, ""))
     if leave:
         if before.member(leave) is None:
             raise UserMistake(f"--leave names {leave}, which is not one of --members")
-        return removed(before, leave)
+        return remove_member(before, leave)
     return None
 
 
 def _as_json(before: RingTable, after: RingTable | None, stream: str) -> str:
     shown: dict[str, object] = {"owners": before.owners}
     if stream:
-        shown["place"] = place_in(before if after is None else after, stream)
+        shown["place"] = find_place(before if after is None else after, stream)
     if after is not None:
-        shown |= {"after": after.owners, "moves": moves(before, after)}
+        shown |= {"after": after.owners, "moves": list_moves(before, after)}
     return msgspec.json.encode(shown).decode()
 
 
@@ -206,10 +206,10 @@ def draw_report(ring: RingReport) -> str:
 def draw_plan(before: RingTable, after: RingTable | None, stream: str = "") -> str:
     """A table, and the one after a change. `stream`: show its place in the last of them."""
     lines = _draw_table(before)
-    place = ["", _describe_place(place_in(before if after is None else after, stream))] if stream else []
+    place = ["", _describe_place(find_place(before if after is None else after, stream))] if stream else []
     if after is None:
         return "\n".join([*lines, *place])
-    moved = moves(before, after)
+    moved = list_moves(before, after)
     routes = Counter((move.source, move.target) for move in moved)
     share = len(moved) / before.shards
     lines += ["", f"{_count(len(moved), 'shard')} of {before.shards} would move ({share:.1%}):"]
@@ -218,7 +218,7 @@ def draw_plan(before: RingTable, after: RingTable | None, stream: str = "") -> s
 
 
 def _draw_table(table: RingTable) -> list[str]:
-    owned = {name: number for name, number in loads(table).items() if number}
+    owned = {name: number for name, number in count_owned(table).items() if number}
     head = f"{_count(table.shards, 'shard')} on {_count(len(owned), 'node')}"
     rows = [(name, str(number), *_draw_share(number / table.shards)) for name, number in owned.items()]
     return [head, "", *_columns([("node", "owns", "share", ""), *rows])]

@@ -9,18 +9,18 @@ from collections.abc import Iterable, Sequence
 from ropewalk.model.journal import GENERATION_BITS, Consumer, Marks, ShardMark, ShardSpan
 
 
-def pinned(marks: Marks, given: Marks) -> dict[int, ShardMark]:
+def pin_marks(marks: Marks, given: Marks) -> dict[int, ShardMark]:
     """Returns the marks, with given ones for shards that have none."""
     return _in_order({**given, **marks})
 
 
-def moved(marks: Marks, given: Marks) -> dict[int, ShardMark]:
+def move_marks(marks: Marks, given: Marks) -> dict[int, ShardMark]:
     """Returns the later of two marks for each shard."""
     ahead = {shard: mark for shard, mark in given.items() if shard not in marks or mark.position > marks[shard].position}
     return _in_order({**marks, **ahead})
 
 
-def can_have_given(own: Sequence[ShardSpan], mark: ShardMark) -> bool:
+def is_valid_mark(own: Sequence[ShardSpan], mark: ShardMark) -> bool:
     """False if a shard with these spans never had this position in this epoch. If it no longer knows the generation of the
     position, it can only reject the epochs of other generations."""
     if not mark.epoch:
@@ -31,7 +31,7 @@ def can_have_given(own: Sequence[ShardSpan], mark: ShardMark) -> bool:
     return all(span.epoch != mark.epoch for span in own)
 
 
-def lag(marks: Marks, spans: Sequence[ShardSpan]) -> dict[int, int]:
+def count_lag(marks: Marks, spans: Sequence[ShardSpan]) -> dict[int, int]:
     """The number of readable rows from each mark on, by shard."""
     rows = dict.fromkeys(marks, 0)
     for span in spans:
@@ -40,7 +40,7 @@ def lag(marks: Marks, spans: Sequence[ShardSpan]) -> dict[int, int]:
     return rows
 
 
-def needed_from(consumers: Iterable[Consumer]) -> dict[int, int]:
+def find_needed_positions(consumers: Iterable[Consumer]) -> dict[int, int]:
     """The lowest position by shard that a consumer has not read."""
     lowest: dict[int, int] = {}
     for consumer in consumers:

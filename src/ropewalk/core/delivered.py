@@ -30,11 +30,11 @@ class Delivered(Struct, frozen=True, gc=False):
     ranges: tuple[Range, ...] = ()
     horizon: int = 0
 
-    def owes(self, offset: int) -> bool:
+    def is_missing(self, offset: int) -> bool:
         """True if a message of this epoch was not sent and will not be sent live."""
         return self.horizon < offset < self.live_from and not any(low <= offset <= high for low, high in self.ranges)
 
-    def plus(self, first: int, last: int) -> "Delivered":
+    def add(self, first: int, last: int) -> "Delivered":
         """The same, after first … last were sent as history."""
         apart: list[Range] = []
         for low, high in self.ranges:
@@ -46,10 +46,10 @@ class Delivered(Struct, frozen=True, gc=False):
             return _bounded(replace(self, ranges=tuple(sorted([*apart, (first, last)]))))
         return replace(self, live_from=min(first, self.live_from), ranges=tuple(apart))
 
-    def minus(self, after: Position, upto: Position) -> "Delivered":
+    def remove(self, after: Position, upto: Position) -> "Delivered":
         """The same, after live messages above `after`, up to and with `upto`, were dropped."""
         if upto.epoch != self.epoch:  # the stream restarted while we listened: all of its new epoch was live
-            return Delivered(upto.epoch, 1).minus(after, upto) if upto.offset else self
+            return Delivered(upto.epoch, 1).remove(after, upto) if upto.offset else self
         sent = after.offset if after.epoch == self.epoch else 0
         if upto.offset < self.live_from or sent >= upto.offset:
             return self

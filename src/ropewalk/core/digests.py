@@ -15,13 +15,13 @@ def digest(file: BufferedReader) -> str:
     return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
 
-def digest_in(name: str) -> str:
+def parse_digest(name: str) -> str:
     """The checksum in a file's name; "" for files of other writers and older versions."""
     match = _NAMED.search(name)
     return match[1] if match else ""
 
 
-def as_written(name: str, file: BufferedReader) -> bool:
+def is_unchanged(name: str, file: BufferedReader) -> bool:
     """False for a checksum mismatch. A file without a checksum in its name is not read."""
-    expected = digest_in(name)
+    expected = parse_digest(name)
     return not expected or digest(file) == expected

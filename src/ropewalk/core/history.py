@@ -44,9 +44,9 @@ class StreamLog:
         self.trimmed_at = -inf
         self._kept = kept
         self._entries: deque[Registered] = deque()
-        self.obey(rules)
+        self.apply_rules(rules)
 
-    def obey(self, rules: StreamRules) -> None:
+    def apply_rules(self, rules: StreamRules) -> None:
         """Apply the rules. Messages that are too old by them are removed at the next `trim`."""
         self._limit = rules.history_limit if rules.history_ttl > 0 else 0
         self._ttl = rules.history_ttl
@@ -88,7 +88,7 @@ class StreamLog:
             self.trimmed_at = self.newest
         return registered
 
-    def place(self, registered: Registered) -> None:
+    def insert(self, registered: Registered) -> None:
         """Keep a message that already has its offset in this epoch: planned in a batch, or recovered after a restart."""
         if registered.offset != self.tip + 1:
             # Recovered: the time of the message before it is unknown, but not later. A node that gets a stream back continues
@@ -102,7 +102,7 @@ class StreamLog:
         else:
             self.trimmed_at = self.newest
 
-    def reach(self, tip: int, timestamp: float) -> None:
+    def advance_tip(self, tip: int, timestamp: float) -> None:
         """Set the tip as of before a restart, without its messages."""
         self.tip, self.newest, self.trimmed_at = tip, timestamp, timestamp
 
@@ -117,7 +117,7 @@ class StreamLog:
         self._entries.extend(content.messages)
         self._kept.messages += len(self._entries)
         self._kept.bytes += sum(len(entry.payload) for entry in self._entries)
-        self.obey(rules)
+        self.apply_rules(rules)
 
     def _keep(self, registered: Registered) -> None:
         if len(self._entries) >= self._limit:

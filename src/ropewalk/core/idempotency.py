@@ -1,25 +1,25 @@
 """Registered idempotency keys: uids for a limited time, sequences of producers without limit.
 
-Invariant: a publication is looked up here before it gets a position, and remembered when it has one.
+Invariant: a publication is looked up before it gets a position, and stored when it has one.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.model.messages import Position, Publication, Registered
 from ropewalk.model.shards import ProducerContent, UidContent
 
-REMEMBERED = 256
-"""Positions kept of one producer in one shard, so that a repetition of the latest gets an exact answer."""
+MAX_PRODUCER_POSITIONS = 256
+"""Positions kept of one producer in one shard, so that a retry of a recent row returns its original position."""
 
-FORGOTTEN = Position("", 0)
-"""The answer to a repetition of what was registered long ago: it was, but where is no longer known here."""
+UNKNOWN_POSITION = Position("", 0)
+"""The result for an old duplicate: it was registered, but its position is no longer known."""
 
 
 class Dedup:
-    """Which (stream, uid) has been registered, and where. A key is known for `ttl` seconds from its first registration, unless
-    `limit` newer ones came since. Every key lives equally long, so the oldest is always the next to go."""
+    """The positions of registered uids by (stream, uid). A key is known for `ttl` seconds from its first registration, unless
+    `limit` newer ones were added. All keys have the same TTL, so they expire in order."""
 
     __slots__ = ("_known", "_limit", "_ttl")
 
@@ -37,15 +37,15 @@ class Dedup:
         return known[0] if known is not None and now < known[1] else None
 
     def remember(self, stream: str, uid: str, position: Position, now: float) -> None:
-        """Call it only for a key that `find` does not know. The oldest key makes room when there is none."""
+        """Call it only for a key that `find` does not return. The oldest key is dropped when the limit is reached."""
         key = (stream, uid)
-        self._known.pop(key, None)  # it may be here and expired: its place in the order is a new one
+        self._known.pop(key, None)  # an expired entry would keep its old place in the order
         self._known[key] = (position, now + self._ttl)
         if len(self._known) > self._limit:
             self._known.popitem(last=False)
 
     def take_out(self, belongs: Callable[[str], bool]) -> list[UidContent]:
-        """Everything that is known of streams that belong to it, oldest first."""
+        """Remove and return the uids of the streams selected by `belongs`, oldest first."""
         taken = [UidContent(*key, *known) for key, known in self._known.items() if belongs(key[0])]
         for uid in taken:
             del self._known[uid.stream, uid.uid]
@@ -53,11 +53,11 @@ class Dedup:
 
     def put_in(self, uids: Iterable[UidContent]) -> None:
         known = [*self._known.items(), *(((each.stream, each.uid), (each.position, each.until)) for each in uids)]
-        known.sort(key=lambda item: item[1][1])  # the oldest is the next to go
+        known.sort(key=lambda item: item[1][1])  # expiry goes in order
         self._known = OrderedDict(known[-self._limit :] if self._limit else [])
 
     def expire(self, now: float, most: int) -> bool:
-        """Let go of at most `most` keys whose time is over. Returns whether there may be more of them."""
+        """Remove at most `most` expired keys. Returns whether there may be more of them."""
         while most > 0 and self._known:
             _, until = next(iter(self._known.values()))
             if now < until:
@@ -76,7 +76,7 @@ class _Line:
 
 
 class Producers:
-    """The last registered sequence of each producer, by shard, without a term: an application may come back after weeks.
+    """The last registered sequence of each producer, by shard, without a time limit: an application may retry after weeks.
 
     A producer's sequence is registered once and in order within a shard, and a shard can only lose rows from its end. So a
     sequence above the last known one was not registered, and all others were.
@@ -91,22 +91,22 @@ class Producers:
         return len(self._lines)
 
     def find(self, producer: str, shard: int, sequence: int) -> Position | None:
-        """Where the sequence was registered; None if it was not yet."""
+        """The position of a registered sequence; None if it is not registered."""
         line = self._lines.get((producer, shard))
         if line is None or sequence > line.last:
             return None
-        return line.positions.get(sequence, FORGOTTEN)
+        return line.positions.get(sequence, UNKNOWN_POSITION)
 
     def remember(self, producer: str, shard: int, sequence: int, position: Position) -> None:
-        """Call it only for a sequence that `find` does not know."""
+        """Call it only for a sequence that `find` does not return."""
         line = self._line(producer, shard)
         line.last = sequence
         line.positions[sequence] = position
-        if len(line.positions) > REMEMBERED:
+        if len(line.positions) > MAX_PRODUCER_POSITIONS:
             line.positions.popitem(last=False)
 
     def reach(self, producer: str, shard: int, sequence: int) -> None:
-        """All up to this sequence were registered, at positions nobody remembers. Harmless when more is known."""
+        """All sequences up to this one were registered, at unknown positions. Known later ones are kept."""
         line = self._line(producer, shard)
         line.last = max(line.last, sequence)
 
@@ -130,7 +130,7 @@ class Producers:
 
 class Registrations:
     """`shards` is the number of shards of the journal and of the ring: a producer's sequences are complete per shard.
-    `partition_key` tells that of a stream."""
+    `partition_key` returns that of a stream."""
 
     __slots__ = ("_dedup_limit", "_dedup_ttl", "_partition_key", "producers", "shards", "uids")
 
@@ -147,7 +147,7 @@ class Registrations:
         return Registrations(self._dedup_ttl, self._dedup_limit, self._partition_key, self.shards)
 
     def shard(self, stream: str) -> int:
-        return shard_of(self._partition_key(stream), self.shards)
+        return locate_shard(self._partition_key(stream), self.shards)
 
     def find(self, publication: Publication, now: float) -> Position | None:
         """The position registered under the same idempotency key; None if there is none."""

@@ -33,7 +33,7 @@ NOTHING = NodeReport(workers=0)
 """The neutral element of merging."""
 
 
-def merged(reports: Sequence[NodeReport]) -> NodeReport:
+def merge_reports(reports: Sequence[NodeReport]) -> NodeReport:
     return NodeReport(
         problems=_problems(reports),
         impairments=tuple(dict.fromkeys(each for report in reports for each in report.impairments)),
@@ -64,19 +64,19 @@ def merged(reports: Sequence[NodeReport]) -> NodeReport:
     )
 
 
-def counters_of(report: NodeReport) -> NodeReport:
+def extract_counters(report: NodeReport) -> NodeReport:
     """The part that is kept after its process has ended: the counters since the start, so that no counter of the node falls."""
     return NodeReport(
         counts=report.counts, gaps=report.gaps, refusals=report.refusals, latency=report.latency, workers=NOTHING.workers
     )
 
 
-def without_counters(report: NodeReport) -> NodeReport:
+def strip_counters(report: NodeReport) -> NodeReport:
     """The part that ends with its process."""
     return replace(report, counts={}, gaps={}, refusals={}, latency=Latency())
 
 
-def later(one: NodeReport, other: NodeReport) -> NodeReport:
+def newest(one: NodeReport, other: NodeReport) -> NodeReport:
     """The later one of two reports with counters of one process: counters only grow."""
     return max(one, other, key=_counted)
 
@@ -86,7 +86,7 @@ def _counted(report: NodeReport) -> int:
     return sum(counted) + report.latency.buckets[-1][1]
 
 
-def latency_of(observed: Histogram) -> Latency:
+def build_latency(observed: Histogram) -> Latency:
     p50, p95, p99 = (observed.quantile(share) for share in (0.5, 0.95, 0.99))
     return Latency(tuple(observed.cumulative()), observed.total, p50, p95, p99)
 
@@ -96,7 +96,7 @@ def latency_of(observed: Histogram) -> Latency:
 _OF_WORKER = "worker "
 
 
-def problem_of(worker: str, problem: str) -> str:
+def label_problem(worker: str, problem: str) -> str:
     return f"{_OF_WORKER}{worker}: {problem}"
 
 
@@ -145,4 +145,4 @@ def _latency(parts: Sequence[Latency]) -> Latency:
     observed = Histogram(tuple(bounds))
     observed.counts = [counts[str(bound)] for bound in bounds] + [counts.get("+Inf", 0)]
     observed.total = sum(part.total for part in parts)
-    return latency_of(observed)
+    return build_latency(observed)

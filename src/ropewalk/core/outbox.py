@@ -1,6 +1,6 @@
 """The bounded buffer of one slow connection.
 
-Invariant: frames leave in the order they came, and a skip is reported right before the frame that follows it.
+Invariant: frames are sent in order, and a skip is reported right before the frame that follows it.
 """
 
 from collections import deque
@@ -10,12 +10,12 @@ from msgspec import Struct
 
 from ropewalk.model.rules import SlowPolicy
 
-SLACK = 32
-"""Places of dropped frames that are tolerated in the line, beyond as many as there are live ones."""
+MAX_EMPTY_SLOTS = 32
+"""Slots of dropped frames in the line before it is compacted, in addition to the number of live ones."""
 
 
 class Skipped(Struct, frozen=True):
-    """Frames of `key` were dropped here: those that were offered between the marks `after` and `upto`."""
+    """Frames of `key` between the marks `after` and `upto` were dropped here."""
 
     key: Hashable
     after: object = None
@@ -25,8 +25,8 @@ class Skipped(Struct, frozen=True):
 class _Slot:
     """A place in the line. `before` and `after` are the marks around its frame.
 
-    `skipped`: frames of its key were dropped between the mark `since` and this frame. A dropped frame leaves its slot behind,
-    empty (None). One that could not even be taken leaves a slot with a frame of no bytes, which only says so.
+    `skipped`: frames of its key were dropped between the mark `since` and this frame. A dropped frame leaves an empty slot
+    (None). A frame that was never accepted leaves a slot with zero bytes, as a notice.
     """
 
     __slots__ = ("after", "before", "frame", "key", "since", "skipped")
@@ -45,12 +45,12 @@ class _Slot:
 
 
 class Outbox:
-    """Frames in line. Those that may be dropped are also in a lane of their key, so that dropping does not search the line.
+    """Pending frames in line. Droppable ones are also in a lane of their key, so that dropping does not search the line.
 
-    When a frame does not fit, its own lane is dropped first. If that is not enough, or the frame has no lane, the other lanes
-    are cut down to their newest frame: a stream that may skip must not get the connection closed by another one, or by a ping.
-    If there is no room even then, a frame that may be dropped is dropped itself, and the frames before it stay. For any other
-    frame the newest frames of the lanes are dropped too.
+    If a frame does not fit, its own lane is dropped first. If that is not enough, or the frame has no lane, the other lanes are
+    cut down to their newest frame: a stream that may skip must not cause a disconnect because of another stream or a ping. If
+    there is still no room, a droppable frame is dropped itself, and the frames before it stay. For other frames the newest
+    frames of the lanes are dropped too.
     """
 
     __slots__ = ("_empty", "_lanes", "_limit", "_line", "dropped", "size")
@@ -67,9 +67,11 @@ class Outbox:
         return len(self._line) > self._empty
 
     def offer(self, key: Hashable, frame: bytes, policy: SlowPolicy, before: object = None, after: object = None) -> bool:
-        """False: it is full, the frame was not taken, and the connection must be closed. Never so if the frame may be dropped.
+        """Returns False if the outbox is full and the frame was not accepted: close the connection. A droppable frame always
+        returns True.
 
-        `before` and `after` mark what was offered for this key before the frame, and with it. Nothing is dropped in vain.
+        `before` and `after` are the marks of this key before and after the frame. Frames are only dropped if that makes enough
+        room.
         """
         droppable = policy is SlowPolicy.DROP
         slot = _Slot(frame, key, before, after)
@@ -90,7 +92,7 @@ class Outbox:
             self._lanes.setdefault(slot.key, deque()).append(slot)
 
     def _refuse(self, slot: _Slot) -> bool:
-        """Drop the frame itself, and leave a place in the line that says so. One place serves for any number in a row."""
+        """Drop the frame itself and leave a notice in the line. Consecutive dropped frames share one notice."""
         self.dropped += 1
         lane = self._lanes.get(slot.key)
         if lane and lane[-1].frame == b"":
@@ -102,7 +104,7 @@ class Outbox:
         return True
 
     def take(self, budget_bytes: int) -> list[bytes | Skipped]:
-        """Frames from the front, while they fit the budget. The first always does, or a large one would wait forever."""
+        """Frames from the front that fit the budget, and at least one, so that a large frame is sent too."""
         answer: list[bytes | Skipped] = []
         while self._line:
             slot = self._line[0]
@@ -121,7 +123,7 @@ class Outbox:
         return answer
 
     def discard(self, keys: Collection[Hashable]) -> None:
-        """What waits of these keys is not wanted any more, and no skip is reported."""
+        """Discard the pending frames of these keys, without a notice."""
         for slot in self._line:
             if slot.frame is not None and slot.key in keys:
                 self.size -= len(slot.frame)
@@ -140,7 +142,7 @@ class Outbox:
                 del self._lanes[slot.key]
 
     def _make_room(self, wanted: int, own: deque[_Slot] | None, keep_newest: bool) -> bool:
-        """Drop what it takes for `wanted` bytes to fit; if all that may be dropped is not enough, drop nothing."""
+        """Drop enough frames for `wanted` bytes to fit; if all droppable ones are not enough, drop nothing."""
         missing = self.size + wanted - self._limit
         cuts: list[deque[_Slot]] = []
         emptied: list[deque[_Slot]] = []
@@ -182,13 +184,13 @@ class Outbox:
     def _drop(self, lane: deque[_Slot], keep: int) -> None:
         while len(lane) > keep:
             slot = lane.popleft()
-            self.dropped += bool(slot.frame)  # one without a frame has been counted
+            self.dropped += bool(slot.frame)  # a notice was counted before
             self.size -= len(slot.frame or b"")
             slot.frame = None
             self._empty += 1
 
     def _compact(self) -> None:
-        if 2 * self._empty > len(self._line) + SLACK:
+        if 2 * self._empty > len(self._line) + MAX_EMPTY_SLOTS:
             self._line = deque(slot for slot in self._line if slot.frame is not None)
             self._empty = 0
 

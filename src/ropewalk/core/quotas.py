@@ -1,10 +1,10 @@
-"""Limits for each user and each address: how many connections they have, and how fast an address connects.
+"""Limits per user and per address: the number of connections, and the rate at which an address connects.
 
-Invariant: a place that was taken is given back once. Loopback addresses and Unix sockets have no limit: what comes from there
-is a proxy or a test on this machine. IPv6 addresses count by their /64, which is what one customer gets.
+Invariant: each counted connection is subtracted once. Loopback addresses and Unix sockets have no limit: they are proxies or
+tests on this machine. IPv6 addresses count by their /64, the block of one customer.
 
-Where a node has several processes, they tell each other whose connections are many, about once a second. What all of them
-accept within that second may go beyond a limit, and so may what is too little in each of them to be told.
+The processes of a node exchange the counts of users and addresses with many connections about once a second. Connections that
+several processes accept within that second may exceed a limit, as may counts that are too low in each process to be exchanged.
 """
 
 from collections.abc import Mapping
@@ -18,25 +18,26 @@ from ropewalk.model.limits import Limits
 from ropewalk.model.refusals import Refusal
 
 BURST_SECONDS = 10
-"""An address may make as many connections at once as it may in so many seconds: everybody comes back after a restart."""
+"""The burst of an address, as seconds of its rate: all its clients reconnect after a restart."""
 
 MAX_REPORTED = 2048
-"""Users and as many addresses that a process tells others about."""
+"""Maximum number of users, and of addresses, that a process reports to others."""
 
 REPORTED_SHARE = 64
-"""A process tells others about those that have at least this part of the limit, and more than one connection."""
+"""A process reports keys with at least 1/64 of the limit, and more than one connection."""
 
 MAX_BUCKETS = 65_536
-"""Addresses whose rate is known. The one that was seen first is forgotten for a new one."""
+"""Addresses with a tracked rate. The oldest is dropped for a new one."""
 
-SWEPT_AT_ONCE = 1000
+MAX_SWEPT_ADDRESSES = 1000
 
-NOBODY = ("", "{}")
-"""Connection identifiers that identify no user."""
+ANONYMOUS_IDS = ("", "{}")
+"""Connection identifiers without a user."""
 
 
 class Tally:
-    """Counts the connections of each key. `limit` 0 sets none. `elsewhere`: those of other processes, by digest of the key."""
+    """Counts the connections of each key. `limit` 0 means no limit. `elsewhere`: counts of other processes, by digest of the
+    key."""
 
     def __init__(self, kind: str, limit: int) -> None:
         self._kind = kind
@@ -74,7 +75,7 @@ class Tally:
             self._many.discard(key)
 
     def crowds(self) -> dict[str, int]:
-        """Those with many connections, by digest."""
+        """Counts of keys with many connections, by digest."""
         if not self._limit:
             return {}
         many = self._many if len(self._many) <= MAX_REPORTED else nlargest(MAX_REPORTED, self._many, self._taken.__getitem__)
@@ -85,7 +86,7 @@ class Tally:
 
 
 class ConnectionQuotas:
-    """`enter` with an address, then `identify` with the connection's identifiers; `leave` with what was granted."""
+    """Call `enter` with an address, then `identify` with the connection's identifiers; later `leave` with their results."""
 
     def __init__(self, limits: Limits) -> None:
         self._users = Tally("u", limits.max_conn_per_user)
@@ -94,15 +95,15 @@ class ConnectionQuotas:
         self._buckets: dict[str, TokenBucket] = {}
 
     def limit(self, per_user: int, per_address: int, rate: float) -> None:
-        """Other limits from now on."""
+        """Change the limits."""
         self._users.limit, self._addresses.limit = per_user, per_address
         if rate != self._rate:
             self._rate = rate
             self._buckets.clear()
 
     def enter(self, remote: str, now: float) -> str | Refusal:
-        """The address that the connection counts for, "" for none; or why it is refused."""
-        address = intern(counted_address(remote))  # one text for all connections from there
+        """Returns the address that the connection counts for, "" for none; or the reason of the refusal."""
+        address = intern(quota_address(remote))  # one string for all its connections
         if not address:
             return ""
         if self._rate and not self._bucket(address).allow(now):
@@ -110,8 +111,8 @@ class ConnectionQuotas:
         return address if self._addresses.take(address) else Refusal.ADDRESS_CONNECTIONS
 
     def identify(self, ids: str) -> str | Refusal:
-        """The user that the connection counts for, "" for none; or why it is refused."""
-        if ids in NOBODY:
+        """Returns the user that the connection counts for, "" for none; or the reason of the refusal."""
+        if ids in ANONYMOUS_IDS:
             return ""
         return ids if self._users.take(ids) else Refusal.USER_CONNECTIONS
 
@@ -130,8 +131,8 @@ class ConnectionQuotas:
         return bucket
 
     def sweep(self, now: float) -> None:
-        """Forget addresses that may connect as fast as new ones. Called about once a second."""
-        for _ in range(min(SWEPT_AT_ONCE, len(self._buckets))):
+        """Drop addresses with full buckets. Called about once a second."""
+        for _ in range(min(MAX_SWEPT_ADDRESSES, len(self._buckets))):
             address = next(iter(self._buckets))
             bucket = self._buckets.pop(address)
             if not bucket.is_full(now):
@@ -142,13 +143,13 @@ class ConnectionQuotas:
     def crowds(self) -> dict[str, int]:
         return {**self._users.crowds(), **self._addresses.crowds()}
 
-    def taken_elsewhere(self, crowds: Mapping[str, int]) -> None:
-        """So many connections of these are in other processes, which have told it by `crowds`."""
+    def set_elsewhere(self, crowds: Mapping[str, int]) -> None:
+        """Set the counts of other processes, as returned by their `crowds`."""
         self._users.elsewhere = self._addresses.elsewhere = crowds
 
 
-def counted_address(remote: str) -> str:
-    """ "" for what is not limited."""
+def quota_address(remote: str) -> str:
+    """ "" for an address without a limit."""
     if ":" not in remote:
         return "" if remote.startswith("127.") else remote
     try:
@@ -156,5 +157,5 @@ def counted_address(remote: str) -> str:
     except AddressValueError:
         return remote
     if address.ipv4_mapped is not None:
-        return counted_address(str(address.ipv4_mapped))
+        return quota_address(str(address.ipv4_mapped))
     return "" if address.is_loopback else address.exploded[:19]

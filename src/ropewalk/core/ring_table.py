@@ -1,7 +1,7 @@
-"""The table of a ring: which node owns which shard, and how it changes.
+"""The table of a ring: the owner of each shard, and its changes.
 
-Invariant: owners are balanced to within one shard, a change moves no shard that it need not move, and every node makes the
-same table of the same change.
+Invariant: the numbers of owned shards differ by at most one, a change moves as few shards as possible, and every node computes
+the same table from the same change.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from typing import assert_never
 import msgspec
 from msgspec.structs import replace
 
-from ropewalk.core.ring import place_of
+from ropewalk.core.ring import locate_stream
 from ropewalk.model.errors import Conflict
 from ropewalk.model.ring import (
     AddNode,
@@ -29,32 +29,32 @@ from ropewalk.model.ring import (
 FIRST_TERM = 1
 
 CHANGES_KEPT = 64
-"""Ids of changes that a table carries. Whoever made a change may still find out so many changes later whether it is in."""
+"""Ids of changes that a table carries: so many changes later a node can still check whether its change is included."""
 
 
-def first_table(members: Iterable[RingMember], shards: int) -> RingTable:
-    """What nodes begin with that have the same settings: they need not talk to have the same table."""
+def build_first_table(members: Iterable[RingMember], shards: int) -> RingTable:
+    """The initial table. Nodes with the same settings compute the same one without communication."""
     ordered = _by_name(members)
     owners = _assigned(ordered, ("",) * shards)
     return RingTable(FIRST_TERM, ordered, owners, owners, (0,) * shards)
 
 
-def joined(table: RingTable, member: RingMember, stays: bool = False) -> RingTable:
-    """With one more member, or with another address of one that it has; one that leaves goes on leaving, unless it `stays`."""
+def add_member(table: RingTable, member: RingMember, stays: bool = False) -> RingTable:
+    """Add a member, or change the address of a known one. A leaving member keeps leaving, unless it `stays`."""
     known = table.member(member.name)
     others = (other for other in table.members if other is not known)
     after = member if known is None else replace(known, address=member.address, leaving=known.leaving and not stays)
     return _next(table, (*others, after))
 
 
-def leaving(table: RingTable, name: str) -> RingTable:
-    """The node owns nothing any more, and is a member until it is `removed`."""
+def mark_leaving(table: RingTable, name: str) -> RingTable:
+    """The node owns no shards from now on, and remains a member until it is removed."""
     return _next(table, (replace(member, leaving=True) if member.name == name else member for member in table.members))
 
 
-def removed(table: RingTable, name: str, lost: Iterable[Lost] = ()) -> RingTable:
-    """Without the node. What was held of the `lost` shards is void from now on, and their owners begin them; said twice, it
-    is void once."""
+def remove_member(table: RingTable, name: str, lost: Iterable[Lost] = ()) -> RingTable:
+    """Remove the node. The content of `lost` shards is void from now on, and their owners begin them. A repeated loss has no
+    further effect."""
     after = _next(table, (member for member in table.members if member.name != name))
     generations, founders = list(table.generations), list(table.founders)
     for each in lost:
@@ -64,47 +64,47 @@ def removed(table: RingTable, name: str, lost: Iterable[Lost] = ()) -> RingTable
     return replace(after, generations=tuple(generations), founders=tuple(founders))
 
 
-def changed(table: RingTable, change: RingChange) -> RingTable:
-    """The table after the change; the same one if the change is in it already. Raises Conflict where it cannot be made."""
+def apply_change(table: RingTable, change: RingChange) -> RingTable:
+    """The table after the change; the same one if it includes the change already. Raises Conflict if it is not possible."""
     if change.id in table.changes:
         return table
     match change:
         case AddNode(member=member, stays=stays):
-            after = joined(table, member, stays)
+            after = add_member(table, member, stays)
         case LeaveRing(name=name):
-            after = leaving(table, name)
+            after = mark_leaving(table, name)
         case RemoveNode(name=name, lost=lost):
-            after = removed(table, name, lost)
+            after = remove_member(table, name, lost)
         case _:
             assert_never(change)
     return replace(after, changes=(*table.changes, change.id)[-CHANGES_KEPT:])
 
 
-def newer(one: RingTable, other: RingTable) -> RingTable:
-    """The one that counts: of a higher term, and of two with the same term the one with the higher digest. So whoever has seen
-    the same tables goes by the same one, in whichever order they came."""
+def newest_table(one: RingTable, other: RingTable) -> RingTable:
+    """The valid one: that of the higher term, and within a term that of the higher digest. So nodes that received the same
+    tables choose the same one, in any order of arrival."""
     if one == other:
         return one
     return max(one, other, key=lambda table: (table.term, digest(table)))
 
 
-def moves(old: RingTable, new: RingTable) -> list[Move]:
-    """Which shards have another owner, in order of shards."""
+def list_moves(old: RingTable, new: RingTable) -> list[Move]:
+    """The shards whose owner changed, in order of shards."""
     owners = zip(old.owners, new.owners, strict=True)
     return [Move(shard, source, target) for shard, (source, target) in enumerate(owners) if source != target]
 
 
-def loads(table: RingTable) -> dict[str, int]:
-    """How many shards each member owns."""
+def count_owned(table: RingTable) -> dict[str, int]:
+    """The number of shards that each member owns."""
     owned = dict.fromkeys((member.name for member in table.members), 0)
     for owner in table.owners:
         owned[owner] += 1
     return owned
 
 
-def place_in(table: RingTable, stream: str) -> RingPlace:
-    """Where a stream is to be, whoever holds it."""
-    shard = place_of(stream, table.shards)
+def find_place(table: RingTable, stream: str) -> RingPlace:
+    """The place of a stream by the table, without its holder."""
+    shard = locate_stream(stream, table.shards)
     return RingPlace(stream, shard, table.owners[shard])
 
 
@@ -122,7 +122,7 @@ def _by_name(members: Iterable[RingMember]) -> tuple[RingMember, ...]:
 
 
 def _assigned(members: Sequence[RingMember], owners: Sequence[str]) -> tuple[str, ...]:
-    """Sticky: everyone keeps what it has up to its share, and the rest goes to whoever has the least."""
+    """Sticky: each node keeps its shards up to its share, and the rest go to the nodes with the fewest."""
     owned: dict[str, list[int]] = {member.name: [] for member in members if not member.leaving}
     if not owned:
         raise Conflict("a ring needs at least one node that stays")
@@ -132,7 +132,7 @@ def _assigned(members: Sequence[RingMember], owners: Sequence[str]) -> tuple[str
     share, extra = divmod(len(owners), len(owned))
     assigned = [""] * len(owners)
     for place, name in enumerate(sorted(owned, key=lambda name: (-len(owned[name]), name))):
-        # Whoever has the most keeps one more where shards do not divide evenly: so the fewest move.
+        # If shards do not divide evenly, the nodes with the most keep one more, so that the fewest move.
         owned[name] = owned[name][: share + (place < extra)]
         for shard in owned[name]:
             assigned[shard] = name

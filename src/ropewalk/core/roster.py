@@ -1,7 +1,7 @@
 """Presence sets: the members of each stream, and the sessions that hold them.
 
-Invariant: a member joins with its first sid and leaves with its last one, and each of the two is reported once. What a sid says
-of a member goes with it.
+Invariant: a member joins with its first sid and leaves with its last one, and both are reported once. Each sid has its own info
+of the member, which is removed with the sid.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -14,11 +14,11 @@ from ropewalk.model.errors import LimitReached
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 
 MAX_EXPIRED_AT_ONCE = 2000
-"""Sids that one call of `expire` may check: some milliseconds of work, even after a mass disconnect."""
+"""Sids that one call of `expire` checks: a few milliseconds of work, even after a mass disconnect."""
 
 
 class _Seat:
-    """One member in one stream, and the sids that hold it there, each with what it says of the member."""
+    """One member in one stream, and the sids that hold it there, each with its info of the member."""
 
     __slots__ = ("sids",)
 
@@ -27,7 +27,7 @@ class _Seat:
 
     @property
     def member(self) -> Member:
-        """As the last one that joined says, of those that are there."""
+        """With the info of the latest join that is still present."""
         return self.sids[next(reversed(self.sids))]
 
 

@@ -1,8 +1,13 @@
-"""The counters of a node. Plain integers on the hot path; exporters read them on request."""
+"""The counters of a node, and a summary of refusals for the log.
+
+Plain integers on the hot path; exporters read them on request.
+"""
 
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field, fields
+
+from ropewalk.model.refusals import Refusal
 
 LATENCY_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -77,7 +82,7 @@ class Stats:
         return {name: value for name, value in values if isinstance(value, int)}
 
     def refused(self) -> dict[str, int]:
-        """All refusals by reason: `refusals`, and those that have a counter of their own."""
+        """All refusals by reason: `refusals`, and the reasons with a separate counter."""
         return {
             **self.refusals,
             "auth": self.auth_failures,
@@ -85,3 +90,63 @@ class Stats:
             "drops": self.outbox_drops,
             "publications": self.publications_refused,
         }
+
+
+# --- log summaries ----------------------------------------------------------------------------------------------------
+
+SUMMARY_SECONDS = 10.0
+
+# The server is at a limit of its own and refuses clients that made no mistake: an operator has to act.
+AT_CAPACITY = frozenset(
+    {
+        Refusal.ADDRESS_CONNECTIONS,  # behind it may be a proxy that --trusted_proxies does not name
+        Refusal.ADDRESS_RATE,
+        Refusal.CONNECTIONS,
+        Refusal.DESCRIPTORS,
+        Refusal.SESSIONS_FULL,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`counts` by reason, the most frequent first, all above 0, of the last `seconds`."""
+
+    seconds: float
+    counts: dict[str, int]
+
+    @property
+    def at_capacity(self) -> bool:
+        return not AT_CAPACITY.isdisjoint(self.counts)
+
+
+class RefusalSummary:
+    """Summarizes refusals for the log; only reads the counters.
+
+    Call `due` about once a second. The first refusal after a quiet period is reported at once, later ones once a
+    period.
+    """
+
+    def __init__(self, stats: Stats, now: float, period: float = SUMMARY_SECONDS) -> None:
+        self._stats = stats
+        self._period = period
+        self._reported = stats.refused()
+        self._reported_at = now - period
+        self._quiet_until = now
+
+    def due(self, now: float) -> Summary | None:
+        """Returns None if nothing was refused, or the last summary is too recent. A clock that was set back delays none."""
+        if self._reported_at <= now < self._reported_at + self._period:
+            return None
+        return self.rest(now)
+
+    def rest(self, now: float) -> Summary | None:
+        """Everything that was not reported yet, even if the last summary is recent."""
+        counted = self._stats.refused()
+        new = {reason: count - self._reported.get(reason, 0) for reason, count in counted.items()}
+        counts = dict(sorted(((reason, count) for reason, count in new.items() if count), key=lambda pair: -pair[1]))
+        seconds, self._quiet_until = max(0.0, now - self._quiet_until), now
+        if not counts:
+            return None
+        self._reported, self._reported_at = counted, now
+        return Summary(seconds, counts)

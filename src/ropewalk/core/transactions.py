@@ -1,12 +1,15 @@
-"""The ledger of transactions: the staged, decided and finished batches of each application.
+"""Transactions: the ledger of the staged, decided and finished batches of each application, and the stored form of their rows.
 
 Invariant: a batch is decided once, only above the last finished one, and only when all pieces of its winners are staged.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
 
 from ropewalk.model.errors import BadRequest, Conflict, LimitReached
+from ropewalk.model.messages import Publication
 from ropewalk.model.transactions import AppRecord, Decision, StagedPiece, StagingLimits
 
 MAX_BATCH = 2**31 - 1
@@ -15,19 +18,23 @@ MAX_BATCH = 2**31 - 1
 MIN_COST_BYTES = 4096
 """A tiny piece still takes a disk block, and counts as one."""
 
+MAX_GROUP_ROWS = 200
+MAX_GROUP_BYTES = 256 * 1024
+"""A group is registered and fanned out in one step. Bounds the delay of live traffic."""
+
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 StagedAttempts = dict[tuple[int, int], list[StagedPiece]]
 """(part, attempt) → its pieces 0, 1, 2 … without holes."""
 
 
-def checked_name(name: str, what: str) -> str:
+def check_name(name: str, what: str) -> str:
     if not _NAME.fullmatch(name):
         raise BadRequest(f"{what} must be 1 to 128 characters of A-Z a-z 0-9 _ . : -")
     return name
 
 
-def sequence_of(batch: int, index: int) -> int:
+def encode_sequence(batch: int, index: int) -> int:
     """The sequence of a batch's row, the same for every attempt to publish the batch."""
     return batch << 32 | index
 
@@ -56,7 +63,7 @@ class _App:
     def cost(self) -> int:
         return sum(batch.cost for batch in self.open.values())
 
-    def settled(self, batch: int) -> bool:
+    def is_finished(self, batch: int) -> bool:
         return (self.last is not None and batch <= self.last) or (self.decided is not None and batch <= self.decided.batch)
 
 
@@ -91,10 +98,10 @@ class TransactionLedger:
     def unfinished(self) -> list[str]:
         return [name for name, app in self._apps.items() if app.decided is not None]
 
-    def settled(self, app: str, batch: int) -> bool:
+    def is_finished(self, app: str, batch: int) -> bool:
         """True if it is too late to stage or to decide: the batch, or a later one, is decided or finished."""
         known = self._apps.get(app)
-        return known is not None and known.settled(batch)
+        return known is not None and known.is_finished(batch)
 
     def gauges(self) -> dict[str, float]:
         return {
@@ -139,7 +146,7 @@ class TransactionLedger:
         if batch in app.open:
             return []
         surplus = len(app.open) + 1 - self._limits.max_open_batches
-        oldest = sorted(number for number in app.open if not app.settled(number))[: max(0, surplus)]
+        oldest = sorted(number for number in app.open if not app.is_finished(number))[: max(0, surplus)]
         for number in oldest:
             self._remove(app, number)
         return oldest
@@ -152,7 +159,9 @@ class TransactionLedger:
             (held.touched, owner, number)
             for owner, app in self._apps.items()
             for number, held in app.open.items()
-            if not app.settled(number) and (owner, number) != (name, batch) and held.touched + self._limits.idle_timeout <= now
+            if not app.is_finished(number)
+            and (owner, number) != (name, batch)
+            and held.touched + self._limits.idle_timeout <= now
         )
         discarded: list[tuple[str, int]] = []
         for _, owner, number in idle:
@@ -168,7 +177,7 @@ class TransactionLedger:
         A piece replaces all later ones of its attempt: an attempt of the same number before a restart may have had more.
         """
         app = self._apps[name]
-        if app.settled(number):
+        if app.is_finished(number):
             chosen = app.decided.pieces if app.decided is not None and app.decided.batch == number else ()
             return False, [] if piece in chosen else [piece]
         replaced = self._cut(app, number, piece)
@@ -226,7 +235,7 @@ class TransactionLedger:
         """Revoke a decision that could not be made durable."""
         self._apps[name].decided = None
 
-    def lose(self, name: str, number: int, broken: list[StagedPiece]) -> None:
+    def mark_broken(self, name: str, number: int, broken: list[StagedPiece]) -> None:
         """Remove the attempts of damaged pieces: they must be staged again."""
         batch = self._apps[name].open[number]
         for piece in broken:
@@ -246,3 +255,48 @@ class TransactionLedger:
 
 def _complete(pieces: list[StagedPiece], expected: int | None) -> bool:
     return bool(pieces) if expected is None else len(pieces) == expected
+
+
+# --- the stored form of staged rows -----------------------------------------------------------------------------------
+
+# Validated rows, in groups that are small enough for one step of the broker. They have the publisher's fields only: the batch
+# decides the producer and the sequence of a row.
+
+_LENGTH_BYTES = 4
+
+_Line = tuple[str, bytes, str, str, str]
+_decoder = msgspec.msgpack.Decoder(list[_Line])
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def split_into_groups(rows: Sequence[Publication]) -> Iterator[Sequence[Publication]]:
+    start = size = 0
+    for index, row in enumerate(rows):
+        if index > start and (index - start >= MAX_GROUP_ROWS or size + len(row.payload) > MAX_GROUP_BYTES):
+            yield rows[start:index]
+            start, size = index, 0
+        size += len(row.payload)
+    if start < len(rows):
+        yield rows[start:]
+
+
+def encode_group(rows: Sequence[Publication]) -> bytes:
+    lines = [(row.stream, row.payload, row.exclude_socket, row.broadcast_type, row.uid) for row in rows]
+    body = _encode(lines)
+    return len(body).to_bytes(_LENGTH_BYTES, "little") + body
+
+
+def decode_groups(data: bytes, producer: str, first: int) -> Iterator[list[Publication]]:
+    """The groups of a piece, in order. `first` is the sequence of its first row. The data must be undamaged."""
+    view, at = memoryview(data), 0
+    while at < len(data):
+        start = at + _LENGTH_BYTES
+        at = start + int.from_bytes(view[at:start], "little")
+        lines = _decoder.decode(view[start:at])
+        yield [_publication(line, producer, first + index) for index, line in enumerate(lines)]
+        first += len(lines)
+
+
+def _publication(line: _Line, producer: str, sequence: int) -> Publication:
+    stream, payload, exclude_socket, broadcast_type, uid = line
+    return Publication(stream, payload, exclude_socket, broadcast_type, False, uid, producer, sequence)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ropewalk.core.node_reports import NOTHING, counters_of, later, merged, problem_of, without_counters
+from ropewalk.core.node_reports import NOTHING, extract_counters, label_problem, merge_reports, newest, strip_counters
 from ropewalk.model.report import NodeReport
 
 MAX_WORKERS = 128
@@ -32,7 +32,7 @@ CACHE_SECONDS = 0.5
 TOO_MANY = f"more than {MAX_WORKERS} workers: the others do not count this one"
 
 Counters = Mapping[str, NodeReport]
-"""By run: the counters, as returned by `core.node_reports.counters_of`."""
+"""By run: the counters, as returned by `core.node_reports.extract_counters`."""
 
 
 class WorkerReport(msgspec.Struct, frozen=True):
@@ -90,41 +90,41 @@ class WorkerReports:
         store = self._store_report(now)
         others = {run: last for run, last in self._live.items() if run != received.run}
         counters = {
-            self._run: counters_of(store),
+            self._run: extract_counters(store),
             ENDED_BEFORE: self._ended_before,
             **self._ended,
-            **{run: counters_of(last.report) for run, last in others.items()},
+            **{run: extract_counters(last.report) for run, last in others.items()},
         }
         problems = NodeReport(problems=tuple(self._problems(now, counted)), workers=0)
         reports = (store, *(last.report for last in others.values()))
-        rest = merged([*map(without_counters, reports), problems])
+        rest = merge_reports([*map(strip_counters, reports), problems])
         return msgspec.msgpack.encode(NodeAnswer(self._run, counters, rest))
 
     def left(self, worker: str) -> None:
         """A connection of the worker has ended. If the process is alive, its next report, over another connection, adds it
         again."""
         for run in [run for run, last in self._live.items() if last.worker == worker]:
-            self._ended[run] = counters_of(self._live.pop(run).report)
+            self._ended[run] = extract_counters(self._live.pop(run).report)
         self._sum_oldest(MAX_ENDED_RUNS)
 
     def _inherit(self, former: Counters) -> None:
         for run, counters in former.items():
             if run == ENDED_BEFORE:
-                self._ended_before = later(self._ended_before, counters)
+                self._ended_before = newest(self._ended_before, counters)
             elif run != self._run and run not in self._live:
-                self._ended[run] = later(self._ended.get(run, NOTHING), counters)
+                self._ended[run] = newest(self._ended.get(run, NOTHING), counters)
         # A higher limit: other workers will send the same runs, and live ones their reports.
         self._sum_oldest(2 * (MAX_ENDED_RUNS + MAX_WORKERS))
 
     def _sum_oldest(self, limit: int) -> None:
         while len(self._ended) > limit:
             oldest = next(iter(self._ended))
-            self._ended_before = merged([self._ended_before, self._ended.pop(oldest)])
+            self._ended_before = merge_reports([self._ended_before, self._ended.pop(oldest)])
 
     def _problems(self, now: float, counted: bool) -> Iterator[str]:
         for last in self._live.values():
             if now - last.at > SILENT_SECONDS:
-                yield problem_of(last.worker.partition("~")[0], f"no report for more than {SILENT_SECONDS:g} s")
+                yield label_problem(last.worker.partition("~")[0], f"no report for more than {SILENT_SECONDS:g} s")
         if not counted:
             yield TOO_MANY
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from ropewalk.core.node_reports import latency_of
+from ropewalk.core.node_reports import build_latency
 from ropewalk.engine.node import Node
 from ropewalk.model.journal import ShardSpan
 from ropewalk.model.report import Gauges, NodeReport
@@ -53,7 +53,7 @@ class NodeInspector:
             history_waiting_bytes=node.waiting_history.bytes,
             gaps=dict(stats.gaps),
             refusals=dict(stats.refusals),
-            latency=latency_of(stats.publish_to_deliver),
+            latency=build_latency(stats.publish_to_deliver),
             shards=tuple(sources.shards()),
             backend=node.backend.gauges(),
             archive=sources.archive(),

@@ -311,7 +311,7 @@ class _JoiningStream:
         if same_epoch and end.offset <= known.offset:
             return None
         if isinstance(item, Gap):
-            self.delivered = self.delivered.minus(known, item.upto)
+            self.delivered = self.delivered.remove(known, item.upto)
             if same_epoch and item.reason is GapReason.EPOCH_CHANGED:  # the snapshot is of the new epoch
                 item = replace(item, reason=GapReason.TRIMMED)
         elif not same_epoch and end.offset > 1:  # no gap announced this epoch: the rest of one that was lost
@@ -365,7 +365,7 @@ def _live_from(gap: Gap, buffer: JoinBuffer) -> Delivered:
     sent, reached = Delivered(gap.epoch, first), Position(gap.epoch, 0)
     for item in items:
         if isinstance(item, Gap):
-            sent = sent.minus(reached, item.upto)
+            sent = sent.remove(reached, item.upto)
         else:
             reached = Position(item.epoch, item.offset)
     return sent

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 
 from ropewalk.core.credentials import Credentials
 from ropewalk.core.quotas import ConnectionQuotas
-from ropewalk.core.refusal_summary import RefusalSummary, Summary
+from ropewalk.core.stats import RefusalSummary, Summary
 from ropewalk.engine.bounds import BoundedPublisher
 from ropewalk.engine.broker import Broker
 from ropewalk.engine.commands import CommandHandler

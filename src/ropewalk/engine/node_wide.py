@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from ropewalk.core.node_reports import NOTHING, merged, problem_of
+from ropewalk.core.node_reports import NOTHING, label_problem, merge_reports
 from ropewalk.core.worker_reports import Counters, NodeAnswer, WorkerReport, WorkerReports
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.report import SHUTTING_DOWN, Gauges, NodeReport
@@ -33,7 +33,7 @@ class Places(Protocol):
 
     def http_connections(self) -> int: ...
 
-    def taken_elsewhere(self, clients: int, http: int) -> None:
+    def set_elsewhere(self, clients: int, http: int) -> None:
         """So many places are taken by connections of other processes."""
 
 
@@ -42,7 +42,7 @@ class Crowds(Protocol):
 
     def crowds(self) -> Mapping[str, int]: ...
 
-    def taken_elsewhere(self, crowds: Mapping[str, int]) -> None:
+    def set_elsewhere(self, crowds: Mapping[str, int]) -> None:
         """So many of them are in other processes."""
 
 
@@ -76,7 +76,7 @@ class NodeWideInspector:
         own = self._mine()
         if self._problem:
             own = msgspec.structs.replace(own, problems=(*own.problems, self._problem))
-        return merged([self._others, own])
+        return merge_reports([self._others, own])
 
     async def run(self) -> None:
         """For ever. What goes wrong is a problem in the report until it goes well."""
@@ -108,19 +108,19 @@ class NodeWideInspector:
 
     def _hear(self, answer: NodeAnswer) -> None:
         self._store, self._counters, self._problem = answer.store, answer.counters, ""
-        self._others = merged([answer.now, *answer.counters.values()])
-        self._places.taken_elsewhere(self._others.clients, self._others.http_connections)
-        self._crowds.taken_elsewhere(self._others.crowds)
+        self._others = merge_reports([answer.now, *answer.counters.values()])
+        self._places.set_elsewhere(self._others.clients, self._others.http_connections)
+        self._crowds.set_elsewhere(self._others.crowds)
 
     def _failed(self, reason: str) -> None:
-        self._problem = problem_of(self._worker, f"nothing is heard of the node's other processes: {reason}")
+        self._problem = label_problem(self._worker, f"nothing is heard of the node's other processes: {reason}")
 
     def _mine(self) -> NodeReport:
         report = self._own.report()
         return msgspec.structs.replace(
             report,
             problems=tuple(
-                problem if problem == SHUTTING_DOWN else problem_of(self._worker, problem) for problem in report.problems
+                problem if problem == SHUTTING_DOWN else label_problem(self._worker, problem) for problem in report.problems
             ),
             clients=self._places.clients(),
             http_connections=self._places.http_connections(),

@@ -74,7 +74,7 @@ class Subscription:
         """Live messages above `after`, up to and with `upto`, were dropped."""
         if self.delivered is not None and stream in self.granted.streams:
             index = self.granted.streams.index(stream)
-            self._set(index, self.delivered[index].minus(after, upto))
+            self._set(index, self.delivered[index].remove(after, upto))
 
     def _set(self, index: int, changed: Delivered) -> None:
         each = list(self.delivered or ())
@@ -86,12 +86,12 @@ def with_sent(before: Delivered, pieces: Iterable[Replay | Gap]) -> Delivered:
     """What is delivered once these are sent too. The messages of each are dense."""
     for piece in pieces:
         if piece.messages:
-            before = before.plus(piece.messages[0].offset, piece.messages[-1].offset)
+            before = before.add(piece.messages[0].offset, piece.messages[-1].offset)
     return before
 
 
 def _owed(before: Delivered, piece: Replay | Gap) -> Replay | Gap:
-    messages = tuple(message for message in piece.messages if before.owes(message.offset))
+    messages = tuple(message for message in piece.messages if before.is_missing(message.offset))
     if isinstance(piece, Gap) and piece.reason is GapReason.PARTIAL and piece.oldest >= before.live_from:
         # A bounded answer that reaches up to what is live is all there is.
         return Replay(piece.stream, piece.epoch, piece.tip, messages)

@@ -16,6 +16,7 @@ from ropewalk.model.history import (
     Gap,
     GapReason,
     HistoryPage,
+    HistoryRange,
     Replay,
     StreamSummary,
     limit_answer,
@@ -64,19 +65,19 @@ class TieredStreams:
         if isinstance(hot, Replay) or hot.reason is not GapReason.TRIMMED:
             return hot
         first = position.offset + 1
-        return _joined(await self._read(stream, hot.epoch, first, hot.oldest - 1, self._limit), first, hot)
+        return _joined(await self._read(HistoryRange(stream, hot.epoch, first, hot.oldest - 1, self._limit)), first, hot)
 
     async def since(self, stream: str, timestamp: float) -> Replay | Gap:
         hot = await self._hot.since(stream, timestamp)
         if isinstance(hot, Replay) or hot.reason is not GapReason.TRIMMED:
             return hot
-        cold = await self._asked(stream, hot.epoch, 1, hot.oldest - 1, self._limit, timestamp)
+        cold = await self._read_archive(HistoryRange(stream, hot.epoch, 1, hot.oldest - 1, self._limit, timestamp))
         if cold is None:
             return hot  # not the same as nothing since then: that would make what is hot a complete answer
         first = cold.messages[0].offset if cold.messages else hot.oldest
         answer = _joined(cold, first, hot)
         # Nothing since then is missing before it only if the one before it is archived too, and older.
-        if first == 1 or (await self._read(stream, hot.epoch, first - 1, first - 1, 1)).messages:
+        if first == 1 or (await self._read(HistoryRange(stream, hot.epoch, first - 1, first - 1, 1))).messages:
             return answer
         return replace(hot, oldest=first, rest=answer) if cold.messages else hot
 
@@ -84,7 +85,7 @@ class TieredStreams:
         hot = await self._hot.page(stream, after, limit)
         if hot is None or after + 1 >= hot.oldest:
             return hot
-        cold = await self._read(stream, hot.epoch, after + 1, hot.oldest - 1, min(limit, self._limit))
+        cold = await self._read(HistoryRange(stream, hot.epoch, after + 1, hot.oldest - 1, min(limit, self._limit)))
         found, _ = limit_answer((cold.messages if cold.more else cold.messages + hot.messages)[:limit])
         messages = _up_to_hole(found)
         begin = messages[0].offset if messages else hot.oldest
@@ -94,21 +95,21 @@ class TieredStreams:
 
     async def _oldest(self, stream: str, hot: HistoryPage, begin: int) -> int:
         """`begin` is archived; it is the oldest that is known where the archive cannot tell more."""
-        first = await self._read(stream, hot.epoch, 1, hot.oldest - 1, 1)
+        first = await self._read(HistoryRange(stream, hot.epoch, 1, hot.oldest - 1, 1))
         return first.messages[0].offset if first.messages else begin
 
-    async def _read(self, stream: str, epoch: str, first: int, last: int, limit: int) -> ColdPiece:
+    async def _read(self, wanted: HistoryRange) -> ColdPiece:
         """An archive that cannot answer is one that has nothing: the gap is said, and can be asked for again."""
-        return await self._asked(stream, epoch, first, last, limit) or ColdPiece()
+        return await self._read_archive(wanted) or ColdPiece()
 
-    async def _asked(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> ColdPiece | None:
+    async def _read_archive(self, wanted: HistoryRange) -> ColdPiece | None:
         """None where the archive cannot answer."""
         try:
-            key = await self._hot.partition_key(stream)
-            piece = await self._archive.read(stream, key, epoch, first, last, limit, since)
+            key = await self._hot.partition_key(wanted.stream)
+            piece = await self._archive.read(key, wanted)
         except Unavailable as error:
             # The archive itself logs its faults once; this comes with every client that asks.
-            logger.debug("cold history is not available", extra={"stream": stream, "reason": str(error)})
+            logger.debug("cold history is not available", extra={"stream": wanted.stream, "reason": str(error)})
             return None
         messages, more = limit_answer(piece.messages)
         return ColdPiece(messages, more or piece.more)

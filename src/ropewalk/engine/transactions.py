@@ -13,8 +13,14 @@ from zlib import crc32
 
 import msgspec
 
-from ropewalk.core.staged_rows import GROUP_ROWS, encode_group, groups_of, in_groups
-from ropewalk.core.transactions import TransactionLedger, sequence_of
+from ropewalk.core.transactions import (
+    MAX_GROUP_ROWS,
+    TransactionLedger,
+    decode_groups,
+    encode_group,
+    encode_sequence,
+    split_into_groups,
+)
 from ropewalk.model.errors import Conflict, MalformedPublication, RopewalkError
 from ropewalk.model.messages import Publication
 from ropewalk.model.transactions import Committed, Decision, Produced, Staged, StagedPiece
@@ -64,7 +70,7 @@ class Transactions:
     # --- staging ------------------------------------------------------------------------------------------------------
 
     async def stage(self, app: str, batch: int, key: tuple[int, int, int], body: bytes) -> Staged:
-        if self._ledger.settled(app, batch):
+        if self._ledger.is_finished(app, batch):
             return Staged(0, True)
         rows = _without_numbers(await self._rows(body))
         data = await _encoded(rows)
@@ -75,7 +81,7 @@ class Transactions:
         await self._staging.put(app, batch, piece, data)
         counts, unneeded = self._ledger.place(app, batch, piece, self._clock())
         await self._staging.discard(app, batch, unneeded)
-        if not counts and not self._ledger.settled(app, batch):
+        if not counts and not self._ledger.is_finished(app, batch):
             raise Conflict("the pieces before this one are gone")
         return Staged(len(rows), not counts)
 
@@ -83,8 +89,8 @@ class Transactions:
         """All rows of a body, or its refusal; made in small steps, for a thread that makes objects would hold up everybody."""
         rows = await asyncio.to_thread(self._read_rows, body)
         made: list[Publication] = []
-        for start in range(0, len(rows), GROUP_ROWS):
-            made += rows.publications(start, GROUP_ROWS)
+        for start in range(0, len(rows), MAX_GROUP_ROWS):
+            made += rows.publications(start, MAX_GROUP_ROWS)
             await asyncio.sleep(0)
         return made
 
@@ -113,7 +119,7 @@ class Transactions:
             raise
         if broken:
             self._ledger.undecide(app)
-            self._ledger.lose(app, decision.batch, broken)
+            self._ledger.mark_broken(app, decision.batch, broken)
             missing = sorted({(piece.part, piece.attempt) for piece in broken})
             raise Conflict("what was staged is damaged", [{"part": part, "attempt": attempt} for part, attempt in missing])
 
@@ -131,7 +137,7 @@ class Transactions:
         index = 0
         for piece in decision.pieces:
             data = await self._staging.read(app, decision.batch, piece)
-            for group in groups_of(data, app, sequence_of(decision.batch, index)):
+            for group in decode_groups(data, app, encode_sequence(decision.batch, index)):
                 await self._publish(group, tally)
                 index += len(group)
 
@@ -151,7 +157,7 @@ class Transactions:
 
     async def _publish_rows(self, rows: Sequence[Publication], producer: str = "", first: int = 0) -> Produced:
         tally = _Tally()
-        for group in in_groups(rows):
+        for group in split_into_groups(rows):
             await self._publish(_numbered(group, producer, first) if producer else group, tally)
             first += len(group)
         return Produced(tally.published, tally.skipped)
@@ -192,7 +198,7 @@ def _numbered(group: Sequence[Publication], producer: str, first: int) -> list[P
 
 async def _encoded(rows: Sequence[Publication]) -> bytes:
     data = bytearray()
-    for group in in_groups(rows):
+    for group in split_into_groups(rows):
         data += encode_group(group)
         await asyncio.sleep(0)
     return bytes(data)

@@ -91,7 +91,7 @@ def split_at_gaps(answer: Replay | Gap) -> list[Replay | Gap]:
 
 
 def last_offset(answer: Replay | Gap) -> int:
-    """The last offset that an answer covers: its tip, unless the rest has to be asked for."""
+    """The last offset that an answer covers: its tip, unless the rest must be requested."""
     last = split_at_gaps(answer)[-1]
     if isinstance(last, Gap):
         return last.oldest - 1 if last.reason is GapReason.PARTIAL else last.tip
@@ -165,6 +165,17 @@ class HistoryPart(Struct, frozen=True):
     tip: int
     messages: tuple[Registered, ...] = ()
     reason: GapReason | None = None
+
+
+class HistoryRange(Struct, frozen=True):
+    """At most `limit` messages of one epoch with offsets in [first, last], registered at or after `since` (UNIX seconds)."""
+
+    stream: str
+    epoch: str
+    first: int
+    last: int
+    limit: int
+    since: float = 0.0
 
 
 class ColdPiece(Struct, frozen=True):

@@ -12,7 +12,7 @@ class Member(Struct, frozen=True):
     info: bytes = b""
 
     def max_field_bytes(self) -> int:
-        """Bytes of the id or of the info, whichever is longer."""
+        """The larger size of the id and the info, in bytes."""
         return max(len(self.id.encode()), len(self.info))
 
 

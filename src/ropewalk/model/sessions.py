@@ -139,7 +139,7 @@ class SessionTaken(Struct, frozen=True):
     """Sent to the node of a session that it no longer has: the session was resumed elsewhere, has ended, or was `revoked`.
 
     Args:
-        revoked: by a remote disconnect, whose `reconnect` tells the client whether to reconnect.
+        revoked: by a remote disconnect, whose `reconnect` is sent to the client.
         stored: whether the store had the session. If not, the store does not know it, or had no record of it when its identity
             was revoked.
     """

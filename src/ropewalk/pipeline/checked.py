@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ropewalk.core.digests import as_written
+from ropewalk.core.digests import is_unchanged
 from ropewalk.model.errors import ServerError
 from ropewalk.protocol.journal_schema import without_views
 
@@ -29,7 +29,7 @@ class DamagedFile(ServerError):
 
 def unchanged(place: Path) -> bool:
     with place.open("rb") as file:
-        return as_written(place.name, file)
+        return is_unchanged(place.name, file)
 
 
 def read_file(root: str | Path, path: str, columns: list[str] | None = None, rows: object = None) -> pa.Table:

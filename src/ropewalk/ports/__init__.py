@@ -1,11 +1,10 @@
 """The ports: Protocol classes for what the engine needs from adapters, and for what it offers to them.
 
-Their docstrings state what types cannot: atomicity, order, idempotence, and what may be raised. Each port that adapters fill
-has a conformance suite in `ropewalk.testing`: `Backend` with its stores, leases, record queue and feed, `Journal`,
-`JournalReader` and `ConsumerStore`, `Staging`, `RowReader` and `Rows`, `Archive`, `Authenticator`, `Channels`, `Application`.
-Three have none: `Connection` and `Broadcaster`, whose promises are about what happens on a socket and are tested there, against
-real clients and servers; and `Ring`, which is tested with whole rings. `Transactor`, `Publisher`, `RunPublisher`,
-`SessionHandle` and `Inspector` are filled by the engine.
+Their docstrings state what types cannot: atomicity, order, idempotence, and errors. The ports that adapters implement have a
+conformance suite in `ropewalk.testing`: `Backend` with its stores, leases, record queue and feed, `Journal`, `JournalReader`
+and `ConsumerStore`, `Staging`, `RowReader` and `Rows`, `Archive`, `Authenticator`, `Channels`, `Application`. Three have none:
+`Connection` and `Broadcaster`, which are tested against real clients and servers, and `Ring`, which is tested with complete
+rings. The engine implements `Transactor`, `Publisher`, `RunPublisher`, `SessionHandle` and `Inspector`.
 """
 
 from ropewalk.model.clock import Clock

@@ -1,4 +1,4 @@
-"""What the engine and the endpoints are to each other."""
+"""The interfaces between the engine and the endpoints."""
 
 from collections.abc import Awaitable, Container, Mapping, Sequence
 from typing import Protocol
@@ -10,46 +10,45 @@ from ropewalk.model.report import Gauges, NodeReport
 
 
 class Publisher(Protocol):
-    """Where endpoints bring publications."""
+    """Accepts publications from endpoints."""
 
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
-        """All or none, in order; a receipt for each. Raises `Unavailable`."""
+        """Publish all or none, in order. Returns a receipt for each. Raises `Unavailable`."""
 
     async def disconnect(self, request: RemoteDisconnect) -> int:
-        """How many sessions were ended: live ones, and those that were away and could have been resumed. As `Feed.disconnect`
-        has it."""
+        """Returns the number of ended sessions: live ones, and disconnected ones that could have been resumed. Errors are those
+        of `Feed.disconnect`."""
 
 
 class RunPublisher(Publisher, Protocol):
-    """Where runs can be brought that stay whole, because their streams are ephemeral: nothing that is published to them has a
-    position, or is kept."""
+    """A publisher that also accepts runs to ephemeral streams, whose messages have no positions and are not kept."""
 
     @property
     def listened_streams(self) -> Container[str]:
-        """The streams that somebody may listen to. What is published to another one reaches nobody."""
+        """The streams that may have listeners. Messages to other streams are discarded."""
 
     def is_ephemeral(self, stream: str) -> bool: ...
 
     @property
     def derives_partitions(self) -> bool:
-        """Not every stream may have every partition key."""
+        """The stream's name decides its partition key."""
 
     def check_partition(self, stream: str, named: str) -> None:
-        """Raises `PartitionChanged` where a stream with this name cannot have the partition key, whether it exists or not."""
+        """Raises `PartitionChanged` if a stream of this name cannot have the partition key, whether it exists or not."""
 
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> Awaitable[None] | None:
-        """In order. What it answers has to be waited for before more is brought, unless it is None. Raises `Unavailable`.
-        `confirm`: it says that they were passed on."""
+        """Publish in order. If the result is not None, await it before the next call; it may raise `Unavailable`. With
+        `confirm` it means that the runs were forwarded."""
 
 
 class Broadcaster(Protocol):
-    """Fetches publications from where applications left them, and brings them to a `Publisher`."""
+    """Fetches publications from an external system and passes them to a `Publisher`."""
 
     async def start(self) -> None:
-        """Returns at once. Where it cannot work, it tries for ever, and `health` says why."""
+        """Returns at once. If the external system is down, it retries without end, and `health` returns the reason."""
 
     async def stop(self) -> None:
-        """Returns when what was fetched is registered, or left where another node or the next start finds it."""
+        """Returns when all fetched publications are registered, or left where another node or the next start finds them."""
 
     def health(self) -> str: ...
 
@@ -57,15 +56,15 @@ class Broadcaster(Protocol):
 
 
 class DirectWrites(Protocol):
-    """Writes to a socket itself, past the event loop. As long as they are not ended everything leaves at once, in the order in
-    which it is written, and the connection pauses as soon as the kernel does not take all."""
+    """Synchronous writes to a socket. Until they are ended, every write is sent at once and in order, and the connection pauses
+    as soon as the kernel does not accept all bytes."""
 
     def send(self, data: bytes) -> int:
-        """How many bytes the kernel took; what it left is for `Connection.write`. Raises OSError if it took none. Not for a
-        connection that pauses."""
+        """Returns the number of bytes that the kernel accepted; pass the rest to `Connection.write`. Raises OSError if it
+        accepted none. Not allowed while the connection is paused."""
 
     def end(self) -> None:
-        """What is written within a tick leaves together from now on."""
+        """From now on the writes of a tick are sent together."""
 
 
 class Connection(Protocol):
@@ -73,25 +72,26 @@ class Connection(Protocol):
 
     @property
     def direct(self) -> DirectWrites | None:
-        """None for one that is not a socket without anything in between."""
+        """None if the connection is not a plain socket."""
 
     def write(self, data: bytes) -> None:
-        """Bytes as they go on the wire. Never blocks; what waits counts in `pending`."""
+        """Write encoded bytes. Never blocks; unsent bytes count in `pending`."""
 
     def close(self, code: int, text: str) -> None:
-        """Flush what waits, then end. Harmless when it is ended already."""
+        """Flush the pending writes, then close. May be repeated."""
 
     def pending(self) -> int:
-        """Bytes written and not yet taken by the kernel."""
+        """Bytes written that the kernel has not accepted yet."""
 
     async def wait_ready(self) -> None:
-        """Until history may be written. At once, except where all commands of a request are granted before it is answered."""
+        """Returns when history may be written. Only waits if the response to a request begins after all its commands were
+        granted."""
 
     def unsent(self) -> int:
-        """Bytes written that the peer has not received yet, as far as that is known. A change means that it takes some."""
+        """Bytes written that the peer has not received yet, as far as known. A change means that the peer is reading."""
 
     def hold_reading(self, hold: bool) -> None:
-        """Stop (or go on) reading, so that a client with too many commands under way waits in its own socket."""
+        """Pause or resume reading: backpressure for a client with too many pending commands."""
 
 
 class SessionHandle(Protocol):
@@ -101,46 +101,46 @@ class SessionHandle(Protocol):
     def sid(self) -> str: ...
 
     def receive(self, frame: bytes) -> None:
-        """One whole message of the client. Handled strictly one after another; never raises for what the client did."""
+        """Handle one complete message of the client. Messages are handled one after another. Never raises on invalid input."""
 
     def note_activity(self) -> None:
-        """The client sent something that is not a command, such as a pong."""
+        """The client sent something other than a command, such as a pong."""
 
     def wait_idle(self) -> Awaitable[None] | None:
-        """Until every message that came is handled, or one of them waits for the store or for the client to take its answer;
+        """Wait until every received message is handled, or one of them waits for the store or for the client to read its reply.
         None if there is nothing to wait for."""
 
     def reject_frame(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
-        """The transport itself could not accept a frame. `refusal` is what it is counted as."""
+        """The transport could not accept a frame. It is counted as `refusal`."""
 
     def message_overdue(self) -> None:
-        """A message of the client was begun and not finished in time."""
+        """The client did not finish a message in time."""
 
     async def wait_opened(self) -> bool:
         """True once the welcome is sent, False if the client was refused."""
 
     async def submit(self, command: Command) -> bool:
-        """Handle a command that did not come as bytes (SSE); True if it was granted."""
+        """Handle a decoded command (SSE). Returns whether it was granted."""
 
     def streams(self) -> Mapping[str, Sequence[str]]:
-        """The streams of each identifier that is subscribed to."""
+        """The streams of each subscribed identifier."""
 
     def finish(self) -> Awaitable[None] | None:
-        """The client has ended its side. What is answered lasts until all of its commands are handled and the transport has
-        taken what they wrote, or the session has ended; None if there is nothing to wait for. Nothing is waited for that only
-        the client could bring, and a store that fails is asked for a bounded time."""
+        """The client has closed its side. Wait until all its commands are handled and the transport has sent their replies, or
+        the session has ended; None if there is nothing to wait for. Does not wait for anything that only the client could
+        send, and retries a failing store for a bounded time."""
 
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
     def credit_granted(self) -> None:
-        """The client has granted credit: its codec's meter has more than before."""
+        """The client has granted credit: the meter of its codec has increased."""
 
     def connection_lost(self, going_away: bool = False) -> None:
-        """The connection is gone. Called once. `going_away`: the client's close code says that its page is being closed."""
+        """The connection is gone. Called once. `going_away`: the client's close code means that its page is being closed."""
 
 
 class Inspector(Protocol):
     """The node as pages and metrics see it."""
 
     def report(self) -> NodeReport:
-        """How the node is now. Cheap, however many sessions there are: it is called with every health check."""
+        """The current state of the node. Its cost does not depend on the number of sessions: every health check calls it."""

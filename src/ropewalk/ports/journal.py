@@ -1,24 +1,24 @@
-"""The durable record of what happened, its readers, and the cold history behind the hot one."""
+"""The journal, its readers, and the archive behind the hot history."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from ropewalk.model.history import ColdPiece
+from ropewalk.model.history import ColdPiece, HistoryRange
 from ropewalk.model.journal import Consumer, Marks, Row, ShardSpan
 
 
 class Journal(Protocol):
-    """The durable, append-only record. One writer; rows of one shard keep the order in which they were handed over."""
+    """The durable, append-only record. One writer; rows of one shard keep the order of the calls."""
 
     @property
     def instant(self) -> bool:
-        """True: an acknowledgement does not wait for the journal, so `note` is all that is ever needed."""
+        """Publications are acknowledged before they are durable, so `write_nowait` is enough."""
 
     async def write(self, rows: Sequence[Row]) -> None:
-        """Returns when the rows are as safe as the durability asked for. Raises `Unavailable`, and then none of them counts."""
+        """Returns when the rows have the configured durability. Raises `Unavailable` if none of them is recorded."""
 
     def write_nowait(self, rows: Sequence[Row]) -> None:
-        """Record with the next group, without waiting. Bounded: rows that would overflow are counted and logged."""
+        """Record with the next group. The queue is bounded: on overflow rows are dropped, counted and logged."""
 
     def health(self) -> str: ...
 
@@ -29,56 +29,54 @@ class JournalReader(Protocol):
     """The journal as readers see it: by shard and dense position."""
 
     def spans(self) -> list[ShardSpan]:
-        """What can be read, by shard in order and by age within a shard. Ends are of what is written, never of what waits.
-        Between two spans of one epoch lies what was lost."""
+        """The readable positions, by shard, in order, and by age within a shard. They end at the last written row. Positions
+        between two spans of one epoch were lost."""
 
     def read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncIterator[bytes]:
-        """An Arrow IPC stream that covers [first, end) or as much of its beginning as fits; whole batches, so that it may begin
-        earlier and end later: readers cut by the column `position`. Raises BadRequest for what is not there (any more)."""
+        """An Arrow IPC stream of [first, end), or of the part from `first` that fits into `max_bytes`. Batches are complete, so
+        it may begin earlier and end later: readers filter by the column `position`. Raises BadRequest for positions that are
+        not (or no longer) in the journal."""
 
     def mark_archived(self, positions: dict[int, int]) -> None:
-        """Everything below these positions is in the archive, so that its segments may go. The last report of a shard counts,
-        lower ones too: an archive may lose rows."""
+        """Rows below these positions, by shard, are in the archive, so their segments may be deleted. The last report of a
+        shard counts, even if it is lower: an archive may lose rows."""
 
     def archived_ends(self) -> dict[int, int]:
-        """The positions that `archived` was told last, by shard."""
+        """The positions of the last `mark_archived`, by shard."""
 
 
 class ConsumerStore(Protocol):
-    """The marks of named readers. On return a change is on disk. Changes may raise `Unavailable`, and then nothing happened.
-    The caller ensures that marks name shards and positions that the journal has."""
+    """The marks of named readers. Changes are on disk when a call returns, or raise `Unavailable` without effect. The caller
+    checks that the marks name shards and positions of the journal."""
 
     def consumers(self) -> list[Consumer]:
         """In order of name."""
 
     async def pin(self, name: str, marks: Marks) -> Consumer:
-        """Set the marks, unless they are set: a shard that has a mark keeps it. Raises LimitReached for one name too many."""
+        """Set the marks of shards that have none yet. Raises LimitReached if there are too many names."""
 
     async def move(self, name: str, marks: Marks) -> Consumer:
-        """Advance the marks; a mark never goes back. An unknown name is added, which may raise LimitReached."""
+        """Advance the marks; they never go back. An unknown name is added, which may raise LimitReached."""
 
     async def remove(self, name: str) -> bool:
         """False for an unknown name."""
 
 
 class Archive(Protocol):
-    """Cold history: what left the hot one, in the archive or still in the journal."""
+    """Cold history: messages that left the hot history, in the archive or still in the journal."""
 
-    async def read(
-        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
-    ) -> ColdPiece:
-        """Offsets [first, last] of that epoch that are there, registered at or after `since`: in order, each once, at most
-        `limit`. Whether they are dense is for the caller to see. Times are kept to the microsecond, and `fields` are those that
-        they had. Never on the event loop.
+    async def read(self, partition_key: str, wanted: HistoryRange) -> ColdPiece:
+        """Returns the archived messages of a range in order, each once. The caller checks whether they are dense. Times have
+        microseconds, and `fields` are as registered. Never blocks the event loop.
 
-        Raises `Unavailable` where something in the range may be there and cannot be read: an answer with less would tell the
-        caller that it does not exist.
+        Raises `Unavailable` if part of the range may exist and cannot be read: a shorter answer would mean that the rest does
+        not exist.
         """
 
     async def stop(self) -> None:
-        """Reads under way are answered or raise `Unavailable`, later ones raise it. Again is harmless."""
+        """Active reads return or raise `Unavailable`, later ones raise it. May be repeated."""
 
     def health(self) -> str: ...
 
     def gauges(self) -> dict[str, float]:
-        """For the metrics page, beside those of the backend: archive_reads_waiting, and others that begin with `archive_`."""
+        """For the metrics page, in addition to the backend's: archive_reads_waiting, and others with the prefix `archive_`."""

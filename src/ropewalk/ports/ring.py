@@ -1,4 +1,4 @@
-"""The ring of which a server is a node, as those see it who look after it."""
+"""The ring that the node belongs to, for operators."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,19 +7,19 @@ from ropewalk.model.ring import RingMember, RingReport
 
 
 class Ring(Protocol):
-    """What a node knows of its ring, and the changes that people make. A change is made here at once and told to all others;
-    shards move after it. Raises `Conflict` where it cannot be made."""
+    """The node's state of its ring, and the changes that operators make. A change takes effect here at once and is sent to the
+    other nodes; then shards move. Raises `Conflict` if a change is not possible."""
 
     def report(self, stream: str = "") -> RingReport:
-        """With the place of a stream, if one is named."""
+        """With the place of `stream`, if given."""
 
     def impairments(self) -> Sequence[str]:
-        """What the ring lacks, for the health page; empty while all its nodes are reached."""
+        """Problems of the ring for the health page; empty while all nodes are connected."""
 
     async def add(self, member: RingMember) -> None:
-        """Takes in a node that runs. It has to be reached at its address and to prove the key of the ring first. A node that
-        starts adds itself."""
+        """Add a running node. It must be reachable at its address and prove the ring's key first. A node that starts adds
+        itself."""
 
     def remove(self, name: str, lost: bool) -> None:
-        """One that is there hands over what it holds, and may be stopped and removed after that. Of one that is gone the shards
-        are only given to others if they are declared `lost`: then they begin empty, and their streams new epochs."""
+        """A live node hands over its shards, and can be stopped and removed after that. The shards of a dead node are
+        reassigned only if they are declared `lost`: they restart empty, and their streams begin new epochs."""

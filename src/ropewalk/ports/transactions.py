@@ -1,4 +1,4 @@
-"""Rows that are published as one, and what is kept of them until then."""
+"""Transactions: publishing many rows as one, and staging them until the commit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -8,34 +8,34 @@ from ropewalk.model.transactions import AppRecord, Committed, Decision, Produced
 
 
 class Staging(Protocol):
-    """Keeps what transactions need over a crash, by application. Everything may raise `Unavailable`.
+    """Durable state of transactions, by application. All calls may raise `Unavailable`.
 
-    Several pieces may be put at once; decisions and ends of one application come one after another.
+    Several pieces may be put concurrently; decisions and ends of one application are sequential.
     """
 
     async def load(self) -> list[AppRecord]:
-        """Everything that is kept. Called once, before all else."""
+        """Returns the complete state. Called once, before all other calls."""
 
     async def put(self, app: str, batch: int, piece: StagedPiece, data: bytes) -> None:
-        """Keep a piece, whole or not at all. It need not outlive a power failure yet."""
+        """Store a piece completely or not at all. It need not survive a power failure yet."""
 
     async def discard(self, app: str, batch: int, pieces: Sequence[StagedPiece]) -> None: ...
 
     async def discard_batch(self, app: str, batch: int) -> None: ...
 
     async def decide(self, app: str, last: int | None, decision: Decision) -> list[StagedPiece]:
-        """On return the pieces and then the decision are on disk, unless it names pieces that are not as they were put:
-        then nothing is decided."""
+        """On return the pieces and then the decision are on disk. If pieces are damaged or missing, it returns them and decides
+        nothing."""
 
     async def read(self, app: str, batch: int, piece: StagedPiece) -> bytes:
         """A decided piece, exactly as it was put."""
 
     async def finish(self, app: str, batch: int) -> None:
-        """On return it is on disk that the batch is the application's last, and what was kept up to it is removed."""
+        """On return the batch is recorded on disk as the application's last, and everything up to it is removed."""
 
 
 class Rows(Protocol):
-    """The rows of a body that was read."""
+    """The rows of a decoded body."""
 
     def __len__(self) -> int: ...
 
@@ -44,25 +44,25 @@ class Rows(Protocol):
 
 
 RowReader = Callable[[bytes], Rows]
-"""A body to its rows; raises MalformedPublication. Called in a thread, for it may take its time."""
+"""Decodes a body; raises MalformedPublication. It may be slow, so it is called in a thread."""
 
 
 class Transactor(Protocol):
-    """Where endpoints bring transactions and numbered rows. Everything may raise `Unavailable`; the same call again is safe."""
+    """Accepts transactions and numbered rows from endpoints. All calls may raise `Unavailable` and may be retried."""
 
     async def stage(self, app: str, batch: int, key: tuple[int, int, int], body: bytes) -> Staged:
         """Keep a body for (part, attempt, seq). Raises MalformedPublication, LimitReached, or Conflict out of turn."""
 
     async def commit(self, app: str, batch: int, winners: Mapping[int, int], counts: Mapping[int, int]) -> Committed:
-        """Publish the pieces of the winning attempts (part → attempt), once. `counts`: how many pieces some parts have.
-        Raises Conflict, and then nothing was published."""
+        """Publish the pieces of the winning attempts (part → attempt), once. `counts`: the number of pieces of some parts.
+        Raises Conflict if nothing was published."""
 
     async def last_batch(self, app: str) -> int | None:
         """The last finished batch."""
 
     async def produce(self, producer: str, first: int, body: bytes) -> Produced:
-        """Publish rows with the sequences `first`, `first` + 1 …; those that are known already are skipped."""
+        """Publish rows with the sequences `first`, `first` + 1 …, skipping known ones."""
 
     async def publish(self, body: bytes) -> Produced:
-        """Publish rows as they come. Those with a uid that is known in their stream, and those with a producer whose sequence
-        has come that far, are skipped."""
+        """Publish rows with their own keys. Rows with a known uid in their stream are skipped, and rows whose producer has
+        reached their sequence already."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.history import ColdPiece
+from ropewalk.model.history import ColdPiece, HistoryRange
 from ropewalk.model.messages import LAST_KSUID, MessageFields, Registered, message_fields
 from ropewalk.ports import Archive
 
@@ -93,7 +93,7 @@ class ArchiveConformance(ArchiveRig):
 
     async def test_empty_archive_returns_nothing_and_is_healthy(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as archive:
-            assert await archive.read("a", "a", "e", 1, PLENTY, PLENTY) == ColdPiece()
+            assert await archive.read("a", HistoryRange("a", "e", 1, PLENTY, PLENTY)) == ColdPiece()
             assert archive.health() == ""
 
     async def test_messages_are_returned_as_registered(self, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ class ArchiveConformance(ArchiveRig):
         )
         await self.store(tmp_path, registered)
         async with self.running(tmp_path) as archive:
-            assert await archive.read("a", "a", "e", 1, 4, 10) == ColdPiece(registered)
+            assert await archive.read("a", HistoryRange("a", "e", 1, 4, 10)) == ColdPiece(registered)
             assert archive.health() == ""
 
     async def test_range_is_exact_at_both_ends(self, tmp_path: Path) -> None:
@@ -113,21 +113,21 @@ class ArchiveConformance(ArchiveRig):
             await self.store(tmp_path, run("a", begin, begin + 19))
         async with self.running(tmp_path) as archive:
             for first, last in ((1, 60), (1, 1), (17, 31), (60, 60), (30, 29)):
-                found = await archive.read("a", "a", "e", first, last, PLENTY)
+                found = await archive.read("a", HistoryRange("a", "e", first, last, PLENTY))
                 assert found == ColdPiece(run("a", first, last)), (first, last)
 
     async def test_range_may_exceed_the_stored_messages(self, tmp_path: Path) -> None:
         await self.store(tmp_path, run("a", 11, 20))
         async with self.running(tmp_path) as archive:
-            assert await archive.read("a", "a", "e", 1, PLENTY, PLENTY) == ColdPiece(run("a", 11, 20))
-            assert await archive.read("a", "a", "e", 1, 10, PLENTY) == ColdPiece()
-            assert await archive.read("a", "a", "e", 21, PLENTY, PLENTY) == ColdPiece()
+            assert await archive.read("a", HistoryRange("a", "e", 1, PLENTY, PLENTY)) == ColdPiece(run("a", 11, 20))
+            assert await archive.read("a", HistoryRange("a", "e", 1, 10, PLENTY)) == ColdPiece()
+            assert await archive.read("a", HistoryRange("a", "e", 21, PLENTY, PLENTY)) == ColdPiece()
 
     async def test_missing_offsets_are_not_filled(self, tmp_path: Path) -> None:
         stored = (*run("a", 1, 5), *run("a", 9, 12))
         await self.store(tmp_path, stored)
         async with self.running(tmp_path) as archive:
-            assert await archive.read("a", "a", "e", 3, 10, PLENTY) == ColdPiece(stored[2:7])
+            assert await archive.read("a", HistoryRange("a", "e", 3, 10, PLENTY)) == ColdPiece(stored[2:7])
 
     async def test_streams_of_one_batch_are_returned_separately_in_order(self, tmp_path: Path) -> None:
         for first in range(1, 41, 10):
@@ -136,7 +136,7 @@ class ArchiveConformance(ArchiveRig):
         async with self.running(tmp_path) as archive:
             for stream in "abc":
                 expected = tuple(message(stream, offset) for offset in range(1, 41))
-                assert await archive.read(stream, stream, "e", 1, 40, PLENTY) == ColdPiece(expected)
+                assert await archive.read(stream, HistoryRange(stream, "e", 1, 40, PLENTY)) == ColdPiece(expected)
 
     async def test_messages_stored_out_of_order_are_sorted_by_offset(self, tmp_path: Path) -> None:
         """The newest batch is in order: it may be in the journal still, where one writer wrote it."""
@@ -145,8 +145,8 @@ class ArchiveConformance(ArchiveRig):
         await self.store(tmp_path, tuple(reversed(run("a", 11, 20))))
         await self.store(tmp_path, run("a", 31, 40))
         async with self.running(tmp_path) as archive:
-            assert await archive.read("a", "a", "e", 1, PLENTY, PLENTY) == ColdPiece(run("a", 1, 40))
-            assert await archive.read("a", "a", "e", 8, 33, PLENTY) == ColdPiece(run("a", 8, 33))
+            assert await archive.read("a", HistoryRange("a", "e", 1, PLENTY, PLENTY)) == ColdPiece(run("a", 1, 40))
+            assert await archive.read("a", HistoryRange("a", "e", 8, 33, PLENTY)) == ColdPiece(run("a", 8, 33))
             assert await everything(archive, "a", "e", 1, 40, 7) == run("a", 1, 40)
 
     async def test_message_stored_twice_is_returned_once(self, tmp_path: Path) -> None:
@@ -154,13 +154,13 @@ class ArchiveConformance(ArchiveRig):
         await self.store(tmp_path, run("a", 11, 30))
         await self.store(tmp_path, (*run("a", 25, 35), *run("a", 31, 40)))
         async with self.running(tmp_path) as archive:
-            assert await archive.read("a", "a", "e", 1, 40, PLENTY) == ColdPiece(run("a", 1, 40))
+            assert await archive.read("a", HistoryRange("a", "e", 1, 40, PLENTY)) == ColdPiece(run("a", 1, 40))
 
     async def test_next_read_includes_later_batches(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as archive:
             for first in (1, 11, 21):
                 await self.store(tmp_path, run("a", first, first + 9))
-                assert await archive.read("a", "a", "e", 1, PLENTY, PLENTY) == ColdPiece(run("a", 1, first + 9))
+                assert await archive.read("a", HistoryRange("a", "e", 1, PLENTY, PLENTY)) == ColdPiece(run("a", 1, first + 9))
 
     # --- streams and epochs -------------------------------------------------------------------------------------------
 
@@ -168,16 +168,16 @@ class ArchiveConformance(ArchiveRig):
         await self.store(tmp_path, run("b", 1, 20))
         async with self.running(tmp_path) as archive:
             for stream, epoch in (("a", "e"), ("ba", "e"), ("c", "e"), ("b", ""), ("b", "d"), ("b", "f"), ("b", "E")):
-                assert await archive.read(stream, stream, epoch, 1, 20, PLENTY) == ColdPiece(), (stream, epoch)
+                assert await archive.read(stream, HistoryRange(stream, epoch, 1, 20, PLENTY)) == ColdPiece(), (stream, epoch)
 
     async def test_epochs_of_a_stream_are_kept_apart(self, tmp_path: Path) -> None:
         await self.store(tmp_path, run("a", 1, 20, "old"))
         await self.store(tmp_path, (*run("a", 21, 25, "old"), *run("a", 1, 10, "new")))
         await self.store(tmp_path, run("a", 11, 22, "new"))
         async with self.running(tmp_path) as archive:
-            assert await archive.read("a", "a", "old", 1, PLENTY, PLENTY) == ColdPiece(run("a", 1, 25, "old"))
-            assert await archive.read("a", "a", "new", 1, PLENTY, PLENTY) == ColdPiece(run("a", 1, 22, "new"))
-            assert await archive.read("a", "a", "old", 19, 22, PLENTY) == ColdPiece(run("a", 19, 22, "old"))
+            assert await archive.read("a", HistoryRange("a", "old", 1, PLENTY, PLENTY)) == ColdPiece(run("a", 1, 25, "old"))
+            assert await archive.read("a", HistoryRange("a", "new", 1, PLENTY, PLENTY)) == ColdPiece(run("a", 1, 22, "new"))
+            assert await archive.read("a", HistoryRange("a", "old", 19, 22, PLENTY)) == ColdPiece(run("a", 19, 22, "old"))
 
     async def test_unusual_stream_names_are_kept_apart(self, tmp_path: Path) -> None:
         for offset in (1, 2):
@@ -185,7 +185,7 @@ class ArchiveConformance(ArchiveRig):
         async with self.running(tmp_path) as archive:
             for name in ODD_NAMES:
                 expected = (message(name, 1), message(name, 2))
-                assert await archive.read(name, name, "e", 1, 10, PLENTY) == ColdPiece(expected), repr(name)
+                assert await archive.read(name, HistoryRange(name, "e", 1, 10, PLENTY)) == ColdPiece(expected), repr(name)
 
     async def test_streams_with_one_partition_key_are_kept_apart(self, tmp_path: Path) -> None:
         streams = ["room", *(f"room:{number}" for number in range(10))]
@@ -193,7 +193,7 @@ class ArchiveConformance(ArchiveRig):
             await self.store(tmp_path, [each for stream in streams for each in run(stream, first, first + 9)])
         async with self.running(tmp_path) as archive:
             for stream in streams:
-                assert await archive.read(stream, "room", "e", 1, 20, PLENTY) == ColdPiece(run(stream, 1, 20))
+                assert await archive.read("room", HistoryRange(stream, "e", 1, 20, PLENTY)) == ColdPiece(run(stream, 1, 20))
 
     # --- bounds -------------------------------------------------------------------------------------------------------
 
@@ -201,10 +201,10 @@ class ArchiveConformance(ArchiveRig):
         for first in (1, 21):
             await self.store(tmp_path, run("a", first, first + 19))
         async with self.running(tmp_path) as archive:
-            assert await archive.read("a", "a", "e", 15, 40, 10) == ColdPiece(run("a", 15, 24), more=True)
-            assert await archive.read("a", "a", "e", 1, 40, 20) == ColdPiece(run("a", 1, 20), more=True)
-            assert await archive.read("a", "a", "e", 1, 40, 40) == ColdPiece(run("a", 1, 40))
-            assert await archive.read("a", "a", "e", 31, PLENTY, 10) == ColdPiece(run("a", 31, 40))
+            assert await archive.read("a", HistoryRange("a", "e", 15, 40, 10)) == ColdPiece(run("a", 15, 24), more=True)
+            assert await archive.read("a", HistoryRange("a", "e", 1, 40, 20)) == ColdPiece(run("a", 1, 20), more=True)
+            assert await archive.read("a", HistoryRange("a", "e", 1, 40, 40)) == ColdPiece(run("a", 1, 40))
+            assert await archive.read("a", HistoryRange("a", "e", 31, PLENTY, 10)) == ColdPiece(run("a", 31, 40))
 
     async def test_consecutive_reads_return_the_complete_range(self, tmp_path: Path) -> None:
         for first in (1, 21, 41):
@@ -230,7 +230,7 @@ class ArchiveConformance(ArchiveRig):
         async with self.running(tmp_path) as archive:
             for oldest in (1, 2, MINUTES_TO_MIDNIGHT, MINUTES_TO_MIDNIGHT + 1, newest):
                 for since in (NOON + 60 * oldest, NOON + 60 * oldest - 59):
-                    found = await archive.read("a", "a", "e", 1, PLENTY, PLENTY, since)
+                    found = await archive.read("a", HistoryRange("a", "e", 1, PLENTY, PLENTY, since))
                     assert found == ColdPiece(run("a", oldest, newest)), (oldest, since)
 
     async def test_since_works_with_a_limit(self, tmp_path: Path) -> None:
@@ -238,8 +238,8 @@ class ArchiveConformance(ArchiveRig):
             await self.store(tmp_path, run("a", first, first + 19))
         async with self.running(tmp_path) as archive:
             since = NOON + 60 * 15
-            assert await archive.read("a", "a", "e", 1, 40, 10, since) == ColdPiece(run("a", 15, 24), more=True)
-            assert await archive.read("a", "a", "e", 25, 40, 16, since) == ColdPiece(run("a", 25, 40))
+            assert await archive.read("a", HistoryRange("a", "e", 1, 40, 10, since)) == ColdPiece(run("a", 15, 24), more=True)
+            assert await archive.read("a", HistoryRange("a", "e", 25, 40, 16, since)) == ColdPiece(run("a", 25, 40))
 
     async def test_since_includes_a_message_of_that_moment(self, tmp_path: Path) -> None:
         # A broker's clock is finer than the microseconds that may be kept.
@@ -248,23 +248,23 @@ class ArchiveConformance(ArchiveRig):
         await self.store(tmp_path, stored)
         async with self.running(tmp_path) as archive:
             for each in stored:
-                piece = await archive.read("a", "a", "e", each.offset, PLENTY, PLENTY, each.timestamp)
+                piece = await archive.read("a", HistoryRange("a", "e", each.offset, PLENTY, PLENTY, each.timestamp))
                 assert [found.offset for found in piece.messages] == list(range(each.offset, 30))
 
     async def test_since_accepts_the_far_future_and_past(self, tmp_path: Path) -> None:
         await self.store(tmp_path, run("a", 1, 10))
         async with self.running(tmp_path) as archive:
             for since in (NOON * 2, 1e15, float("inf")):
-                assert await archive.read("a", "a", "e", 1, 10, PLENTY, since) == ColdPiece()
+                assert await archive.read("a", HistoryRange("a", "e", 1, 10, PLENTY, since)) == ColdPiece()
             for since in (-1.0, 0.0, 1e-9):
-                assert await archive.read("a", "a", "e", 1, 10, PLENTY, since) == ColdPiece(run("a", 1, 10))
+                assert await archive.read("a", HistoryRange("a", "e", 1, 10, PLENTY, since)) == ColdPiece(run("a", 1, 10))
 
     # --- beside each other, faults and the end ------------------------------------------------------------------------
 
     async def test_read_does_not_block_the_event_loop(self, tmp_path: Path) -> None:
         await self.store(tmp_path, run("a", 1, 20))
         async with self.running(tmp_path) as archive:
-            reading = asyncio.ensure_future(archive.read("a", "a", "e", 1, 20, PLENTY))
+            reading = asyncio.ensure_future(archive.read("a", HistoryRange("a", "e", 1, 20, PLENTY)))
             await asyncio.sleep(0)
             assert not reading.done(), "the read was made on the event loop"
             assert await reading == ColdPiece(run("a", 1, 20))
@@ -274,19 +274,19 @@ class ArchiveConformance(ArchiveRig):
         async with self.running(tmp_path) as archive:
             asked = [(stream, first) for first in range(1, 9) for stream in "abcd"]
             found = await asyncio.gather(
-                *(archive.read(stream, stream, "e", first, first + 9, PLENTY) for stream, first in asked)
+                *(archive.read(stream, HistoryRange(stream, "e", first, first + 9, PLENTY)) for stream, first in asked)
             )
             assert found == [ColdPiece(run(stream, first, first + 9)) for stream, first in asked]
 
     async def test_cancelled_read_does_not_affect_others(self, tmp_path: Path) -> None:
         await self.store(tmp_path, run("a", 1, 20))
         async with self.running(tmp_path) as archive:
-            gone = asyncio.ensure_future(archive.read("a", "a", "e", 1, 20, PLENTY))
+            gone = asyncio.ensure_future(archive.read("a", HistoryRange("a", "e", 1, 20, PLENTY)))
             await asyncio.sleep(0)
             gone.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await gone
-            assert await archive.read("a", "a", "e", 1, 20, PLENTY) == ColdPiece(run("a", 1, 20))
+            assert await archive.read("a", HistoryRange("a", "e", 1, 20, PLENTY)) == ColdPiece(run("a", 1, 20))
             assert archive.gauges()["archive_reads_waiting"] == 0
 
     async def test_unreadable_archive_is_unavailable_until_it_is_repaired(self, tmp_path: Path) -> None:
@@ -296,23 +296,23 @@ class ArchiveConformance(ArchiveRig):
             with self.unreadable(tmp_path):
                 for _ in range(2):
                     with pytest.raises(Unavailable):
-                        await archive.read("a", "a", "e", 1, 20, PLENTY)
-            assert await archive.read("a", "a", "e", 1, 20, PLENTY) == ColdPiece(run("a", 1, 20))
+                        await archive.read("a", HistoryRange("a", "e", 1, 20, PLENTY))
+            assert await archive.read("a", HistoryRange("a", "e", 1, 20, PLENTY)) == ColdPiece(run("a", 1, 20))
             assert archive.health() == ""
 
     async def test_archive_damaged_after_a_read_returns_no_wrong_messages(self, tmp_path: Path) -> None:
         for first in (1, 11):
             await self.store(tmp_path, run("a", first, first + 9))
         async with self.running(tmp_path) as archive:
-            await archive.read("a", "a", "e", 1, 5, PLENTY)
+            await archive.read("a", HistoryRange("a", "e", 1, 5, PLENTY))
             with self.unreadable(tmp_path):
                 assert await _outcome(archive) in (ColdPiece(run("a", 1, 20)), Unavailable)
-            assert await archive.read("a", "a", "e", 1, 20, PLENTY) == ColdPiece(run("a", 1, 20))
+            assert await archive.read("a", HistoryRange("a", "e", 1, 20, PLENTY)) == ColdPiece(run("a", 1, 20))
 
     async def test_gauges_have_the_prefix_of_the_archive(self, tmp_path: Path) -> None:
         await self.store(tmp_path, run("a", 1, 20))
         async with self.running(tmp_path) as archive:
-            await archive.read("a", "a", "e", 1, 20, PLENTY)
+            await archive.read("a", HistoryRange("a", "e", 1, 20, PLENTY))
             gauges = archive.gauges()
             assert gauges["archive_reads_waiting"] == 0
             assert all(name.startswith("archive_") and value >= 0 for name, value in gauges.items()), gauges
@@ -332,7 +332,7 @@ class ArchiveConformance(ArchiveRig):
         await archive.stop()
         await archive.stop()
         with pytest.raises(Unavailable):
-            await archive.read("a", "a", "e", 1, 20, PLENTY)
+            await archive.read("a", HistoryRange("a", "e", 1, 20, PLENTY))
 
 
 async def everything(archive: Archive, stream: str, epoch: str, first: int, last: int, limit: int) -> tuple[Registered, ...]:
@@ -340,7 +340,7 @@ async def everything(archive: Archive, stream: str, epoch: str, first: int, last
     found: list[Registered] = []
     more = True
     while more:
-        piece = await archive.read(stream, stream, epoch, found[-1].offset + 1 if found else first, last, limit)
+        piece = await archive.read(stream, HistoryRange(stream, epoch, found[-1].offset + 1 if found else first, last, limit))
         assert len(piece.messages) <= limit
         assert piece.messages or not piece.more, "`more` is set, but there is no message to continue from"
         found += piece.messages
@@ -350,6 +350,6 @@ async def everything(archive: Archive, stream: str, epoch: str, first: int, last
 
 async def _outcome(archive: Archive) -> ColdPiece | type[Unavailable]:
     try:
-        return await archive.read("a", "a", "e", 1, 20, PLENTY)
+        return await archive.read("a", HistoryRange("a", "e", 1, 20, PLENTY))
     except Unavailable:
         return Unavailable

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pytest
 
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.model.errors import BadRequest
 from ropewalk.model.journal import Recovered, Row, RowKind, ShardMark, StreamTip
 from ropewalk.ports import ConsumerStore, Journal, JournalReader
@@ -100,7 +100,7 @@ class KeepingConformance(JournalConformance):
                 StreamTip("ключ", "e3", 1, 1002.000001),
             ]
             assert sorted(map(repr, recovered.rows)) == sorted(map(repr, MIXED))
-            assert recovered.producers == {("app", shard_of("b", _shards(journal))): 5 << 32 | 7}
+            assert recovered.producers == {("app", locate_shard("b", _shards(journal))): 5 << 32 | 7}
             assert recovered.newest == 1004.0
             await journal.write([Row(RowKind.PUBLISH, "a", 1005.0, "a", "e1", 3, b"3")])
         async with self.running(tmp_path) as (journal, _):
@@ -202,7 +202,7 @@ def _placed(journal: JournalReader, rows: Sequence[Row]) -> dict[int, dict[int, 
     firsts = {span.shard: span.first for span in journal.spans()}
     placed: dict[int, dict[int, Row]] = {}
     for row in rows:
-        shard = shard_of(row.key, len(firsts))
+        shard = locate_shard(row.key, len(firsts))
         there = placed.setdefault(shard, {})
         there[firsts[shard] + len(there)] = row
     return placed

@@ -91,7 +91,7 @@ class TestGaps:
         answer = finish_read(start_read(Position("e", 2)), page(Reason.TRIMMED, oldest=10))
         assert answer.events == [Gap("s", "trimmed", Position("e", 2), "e", 10, 9)]
 
-    def test_epoch_changed(self) -> None:
+    def test_changed_epoch_is_a_gap(self) -> None:
         calls = start_read(Position("old", 2))
         calls.receive(run(1))
         assert finish_read(calls, page(Reason.EPOCH_CHANGED)).events[0] == Gap(

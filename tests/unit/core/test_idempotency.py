@@ -1,6 +1,6 @@
 """Idempotency: uids are bounded by time and number; each shard stores the last sequence of a producer."""
 
-from ropewalk.core.idempotency import FORGOTTEN, REMEMBERED, Dedup, Producers
+from ropewalk.core.idempotency import MAX_PRODUCER_POSITIONS, UNKNOWN_POSITION, Dedup, Producers
 from ropewalk.model.messages import Position
 
 FIRST = Position("epoch", 1)
@@ -58,14 +58,14 @@ def test_sequence_of_another_shard_is_not_known() -> None:
 def test_skipped_sequence_counts_as_registered() -> None:
     producers = Producers()
     producers.remember("p", 0, 5, Position("e", 1))
-    assert producers.find("p", 0, 3) == FORGOTTEN
+    assert producers.find("p", 0, 3) == UNKNOWN_POSITION
 
 
 def test_only_the_latest_positions_of_a_producer_are_kept() -> None:
     producers = Producers()
-    for number in range(REMEMBERED + 10):
+    for number in range(MAX_PRODUCER_POSITIONS + 10):
         producers.remember("p", 0, number, Position("e", number + 1))
-    assert producers.find("p", 0, 9) == FORGOTTEN
+    assert producers.find("p", 0, 9) == UNKNOWN_POSITION
     assert producers.find("p", 0, 10) == Position("e", 11)
 
 
@@ -73,6 +73,6 @@ def test_reaching_a_lower_sequence_has_no_effect() -> None:
     producers = Producers()
     producers.reach("p", 0, 5)
     producers.reach("p", 0, 3)
-    assert producers.find("p", 0, 5) == FORGOTTEN
+    assert producers.find("p", 0, 5) == UNKNOWN_POSITION
     assert producers.find("p", 0, 6) is None
     assert len(producers) == 1

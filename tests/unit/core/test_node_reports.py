@@ -8,12 +8,12 @@ import pytest
 from ropewalk.core.node_reports import (
     NOTHING,
     SUMMED_GAUGES,
-    counters_of,
-    latency_of,
-    later,
-    merged,
-    problem_of,
-    without_counters,
+    build_latency,
+    extract_counters,
+    label_problem,
+    merge_reports,
+    newest,
+    strip_counters,
 )
 from ropewalk.core.stats import Histogram
 from ropewalk.model.journal import ShardSpan
@@ -25,13 +25,13 @@ def latency(*seconds: float) -> Latency:
     histogram = Histogram()
     for each in seconds:
         histogram.observe(each)
-    return latency_of(histogram)
+    return build_latency(histogram)
 
 
 def worker(number: int) -> NodeReport:
     """A report with different values for each worker, whose sums are exact."""
     return NodeReport(
-        problems=(problem_of(str(number), "the app does not run"),),
+        problems=(label_problem(str(number), "the app does not run"),),
         connections=number,
         sessions=2 * number,
         streams_listened=3 * number,
@@ -66,7 +66,7 @@ STORE = NodeReport(
 
 
 def test_values_of_each_process_are_added() -> None:
-    node = merged([STORE, worker(1), worker(2)])
+    node = merge_reports([STORE, worker(1), worker(2)])
     assert (node.connections, node.sessions, node.streams_listened, node.totals) == (3, 6, 9, SessionTotals(12, 15))
     assert node.counts == {"publications": 118, "only_1": 1, "only_2": 1}
     assert (node.rates, node.gaps, node.refusals) == ({"publications": 1.5}, {"trimmed": 3}, {"origin": 6})
@@ -78,7 +78,7 @@ def test_values_of_each_process_are_added() -> None:
 
 
 def test_shared_values_are_counted_once() -> None:
-    node = merged([STORE, worker(1), worker(2)])
+    node = merge_reports([STORE, worker(1), worker(2)])
     assert node.backend == {"streams": 12.0}
     assert node.archive["archive_files"] == 2
     assert (node.journal["journal_rows"], node.journal["record_queue_rows"]) == (3, 8)
@@ -92,29 +92,29 @@ def test_merge_is_associative_and_commutative(subtests: pytest.Subtests) -> None
         with subtests.test(order=order):
             reports = [STORE, worker(1), worker(2), worker(3)]
             first, second, third, fourth = (reports[place] for place in order)
-            by_pairs = merged([merged([first, second]), merged([third, fourth])])
-            one_by_one = merged([first, merged([second, merged([third, fourth])])])
-            assert by_pairs == one_by_one == merged([first, second, third, fourth])
-            at_once = merged(reports)
+            by_pairs = merge_reports([merge_reports([first, second]), merge_reports([third, fourth])])
+            one_by_one = merge_reports([first, merge_reports([second, merge_reports([third, fourth])])])
+            assert by_pairs == one_by_one == merge_reports([first, second, third, fourth])
+            at_once = merge_reports(reports)
             assert msgspec.structs.replace(by_pairs, problems=()) == msgspec.structs.replace(at_once, problems=())
             assert sorted(by_pairs.problems) == sorted(at_once.problems)
 
 
 def test_empty_report_changes_nothing() -> None:
-    assert merged([NOTHING, worker(1)]) == merged([worker(1), NOTHING]) == merged([worker(1)]) == worker(1)
-    assert merged([]) == NOTHING
+    assert merge_reports([NOTHING, worker(1)]) == merge_reports([worker(1), NOTHING]) == merge_reports([worker(1)]) == worker(1)
+    assert merge_reports([]) == NOTHING
 
 
 def test_percentiles_are_computed_over_all_observations() -> None:
     quick, slow = [0.0004] * 90, [0.2] * 9 + [30.0]
-    node = merged([NodeReport(latency=latency(*quick)), NodeReport(latency=latency(*slow)), NOTHING]).latency
+    node = merge_reports([NodeReport(latency=latency(*quick)), NodeReport(latency=latency(*slow)), NOTHING]).latency
     assert (node.p50, node.p95, node.p99) == (0.0005, 0.25, 0.25)
     assert node.buckets == latency(*quick, *slow).buckets
     assert node.total == pytest.approx(sum(quick + slow))
 
 
 def test_histograms_with_different_bounds_are_merged() -> None:
-    node = merged(
+    node = merge_reports(
         [
             NodeReport(latency=Latency((("0.5", 2), ("+Inf", 3)))),
             NodeReport(latency=Latency((("0.1", 1), ("1.0", 4), ("+Inf", 4)))),
@@ -125,33 +125,33 @@ def test_histograms_with_different_bounds_are_merged() -> None:
 
 def test_problem_is_reported_once_and_prefers_the_node_over_a_worker() -> None:
     store = NodeReport(problems=("Redis cannot be reached",), workers=0)
-    first = NodeReport(problems=(problem_of("1", "Redis cannot be reached"), problem_of("1", "the app does not run")))
-    second = NodeReport(problems=(problem_of("2", "the app does not run"),))
+    first = NodeReport(problems=(label_problem("1", "Redis cannot be reached"), label_problem("1", "the app does not run")))
+    second = NodeReport(problems=(label_problem("2", "the app does not run"),))
     problems = ("Redis cannot be reached", "worker 1: the app does not run", "worker 2: the app does not run")
-    assert merged([store, first, second, first]).problems == problems
-    assert merged([merged([first, second]), store]).problems == (*problems[1:], problems[0])
+    assert merge_reports([store, first, second, first]).problems == problems
+    assert merge_reports([merge_reports([first, second]), store]).problems == (*problems[1:], problems[0])
 
 
 def test_only_the_counters_of_an_ended_process_are_kept() -> None:
-    left = counters_of(worker(2))
+    left = extract_counters(worker(2))
     assert left == NodeReport(
         counts=worker(2).counts, gaps={"trimmed": 2}, refusals={"origin": 4}, latency=worker(2).latency, workers=0
     )
-    assert merged([without_counters(worker(2)), left]) == worker(2)
+    assert merge_reports([strip_counters(worker(2)), left]) == worker(2)
 
 
 def test_later_report_is_the_one_with_higher_counters() -> None:
-    before = counters_of(worker(1))
+    before = extract_counters(worker(1))
     for after in (
         msgspec.structs.replace(before, counts={**before.counts, "publications": 7}),
         msgspec.structs.replace(before, gaps={"trimmed": 2}),
         msgspec.structs.replace(before, latency=latency(0.1, 0.1)),
     ):
-        assert later(before, after) == later(after, before) == after
+        assert newest(before, after) == newest(after, before) == after
 
 
 def test_report_survives_encoding() -> None:
-    node = merged([STORE, worker(1), worker(2)])
+    node = merge_reports([STORE, worker(1), worker(2)])
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(node), type=NodeReport) == node
 
 

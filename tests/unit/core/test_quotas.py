@@ -3,7 +3,7 @@
 import pytest
 
 from ropewalk.core import quotas
-from ropewalk.core.quotas import BURST_SECONDS, ConnectionQuotas, counted_address
+from ropewalk.core.quotas import BURST_SECONDS, ConnectionQuotas, quota_address
 from ropewalk.model.limits import Limits
 from ropewalk.model.refusals import Refusal
 
@@ -63,21 +63,21 @@ def test_loopback_and_unix_sockets_are_not_limited(remote: str) -> None:
 
 
 def test_ipv6_addresses_count_by_network() -> None:
-    assert counted_address("2001:db8:1:2::5") == counted_address("2001:db8:1:2:ffff::9%eth0") == "2001:0db8:0001:0002"
-    assert counted_address("2001:db8:1:3::5") != counted_address("2001:db8:1:2::5")
-    assert counted_address("::ffff:203.0.113.1") == ADDRESS
+    assert quota_address("2001:db8:1:2::5") == quota_address("2001:db8:1:2:ffff::9%eth0") == "2001:0db8:0001:0002"
+    assert quota_address("2001:db8:1:3::5") != quota_address("2001:db8:1:2::5")
+    assert quota_address("::ffff:203.0.113.1") == ADDRESS
 
 
 def test_limits_hold_for_several_processes_together() -> None:
     one, two = quotas_of(per_user=6, per_address=6), quotas_of(per_user=6, per_address=6)
     for _ in range(4):
         assert (one.enter(ADDRESS, 0.0), one.identify(ALICE)) == (ADDRESS, ALICE)
-    two.taken_elsewhere(one.crowds())
+    two.set_elsewhere(one.crowds())
     for expected in ((ADDRESS, ALICE), (ADDRESS, ALICE), (Refusal.ADDRESS_CONNECTIONS, Refusal.USER_CONNECTIONS)):
         assert (two.enter(ADDRESS, 0.0), two.identify(ALICE)) == expected
     for _ in range(4):
         one.leave(ADDRESS, ALICE)
-    two.taken_elsewhere(one.crowds())
+    two.set_elsewhere(one.crowds())
     assert (two.enter(ADDRESS, 0.0), two.identify(ALICE)) == (ADDRESS, ALICE)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropewalk.core.ring import partition_of, place_of, shard_of
+from ropewalk.core.ring import locate_shard, locate_stream, parse_partition
 
 
 def test_partition_key_is_the_text_in_the_first_braces_or_the_whole_name(subtests: pytest.Subtests) -> None:
@@ -21,5 +21,5 @@ def test_partition_key_is_the_text_in_the_first_braces_or_the_whole_name(subtest
     ]
     for name, partition in rows:
         with subtests.test(name=name, partition=partition):
-            assert partition_of(name) == partition
-            assert place_of(name, 64) == shard_of(partition, 64)
+            assert parse_partition(name) == partition
+            assert locate_stream(name, 64) == locate_shard(partition, 64)

@@ -3,7 +3,7 @@
 import pytest
 
 from ropewalk.core.ring_state import RingState
-from ropewalk.core.ring_table import first_table
+from ropewalk.core.ring_table import build_first_table
 from ropewalk.model.errors import Conflict
 from ropewalk.model.ring import RemoveNode, RingMember, RingReport
 
@@ -12,16 +12,16 @@ MEMBERS = RingMember("a", "a:1"), RingMember("b", "b:1")
 
 
 def make_state(name: str, shards: int = SHARDS) -> RingState:
-    return RingState(name, first_table(MEMBERS, shards))
+    return RingState(name, build_first_table(MEMBERS, shards))
 
 
 def begin_together(one: RingState, other: RingState) -> None:
     for state, peer in ((one, other), (other, one)):
-        state.hear(peer.me, peer.news)
+        state.merge_news(peer.me, peer.news)
     for state, peer in ((one, other), (other, one)):
-        for shard in state.to_begin():
-            state.begun(shard)
-        peer.hear(state.me, state.news)
+        for shard in state.shards_to_begin():
+            state.mark_begun(shard)
+        peer.merge_news(state.me, state.news)
 
 
 def held(report: RingReport) -> dict[str, int]:
@@ -48,18 +48,18 @@ def test_node_that_has_begun_a_shard_holds_it() -> None:
 def test_lost_shards_are_unavailable_until_begun_again() -> None:
     a, b = make_state("a"), make_state("b")
     begin_together(a, b)
-    change = a.removal("1", "b", alive=False, lost=True)
+    change = a.build_removal("1", "b", alive=False, lost=True)
     assert isinstance(change, RemoveNode)
-    a.make(change)
+    a.apply(change)
     report = a.report({})
     assert held(report) == {"a": SHARDS // 2}
     assert (report.moving, report.unavailable) == (0, SHARDS // 2)
-    for shard in a.to_begin():
-        a.begun(shard)
+    for shard in a.shards_to_begin():
+        a.mark_begun(shard)
     report = a.report({})
     assert (held(report), report.unavailable) == ({"a": SHARDS}, 0)
 
 
 def test_news_with_another_shard_count_are_refused_with_both_node_names() -> None:
     with pytest.raises(Conflict, match="b has a ring of 16 shards, a one of 8"):
-        make_state("a").hear("b", make_state("b", 16).news)
+        make_state("a").merge_news("b", make_state("b", 16).news)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropewalk.core.transactions import MIN_COST_BYTES, TransactionLedger, checked_name, sequence_of
+from ropewalk.core.transactions import MIN_COST_BYTES, TransactionLedger, check_name, encode_sequence
 from ropewalk.model.errors import BadRequest, Conflict, LimitReached
 from ropewalk.model.transactions import AppRecord, Decision, StagedPiece, StagingLimits
 
@@ -37,18 +37,18 @@ def test_valid_name_is_accepted(subtests: pytest.Subtests) -> None:
     rows: list[str] = ["a", "A-z_0.9:x", "x" * 128, ".."]
     for name in rows:
         with subtests.test(name=name):
-            assert checked_name(name, "app") == name
+            assert check_name(name, "app") == name
 
 
 def test_invalid_name_is_refused(subtests: pytest.Subtests) -> None:
     rows: list[str] = ["", "x" * 129, "a/b", "a b", "é", "a\n", "a\0"]
     for name in rows:
         with subtests.test(name=name), pytest.raises(BadRequest):
-            checked_name(name, "app")
+            check_name(name, "app")
 
 
 def test_sequences_grow_with_batch_and_row_and_fit_into_63_bits() -> None:
-    assert sequence_of(0, 5) < sequence_of(1, 0) < sequence_of(1, 1) < sequence_of(2**31 - 1, 2**32 - 1) < 2**63
+    assert encode_sequence(0, 5) < encode_sequence(1, 0) < encode_sequence(1, 1) < encode_sequence(2**31 - 1, 2**32 - 1) < 2**63
 
 
 def test_commit_selects_the_pieces_of_the_winners_in_order(ledger: TransactionLedger) -> None:
@@ -79,10 +79,10 @@ def test_empty_batch_can_be_committed(ledger: TransactionLedger) -> None:
 def test_decided_batch_and_those_before_it_are_settled(ledger: TransactionLedger) -> None:
     stage(ledger, "app", 5, piece(0, 0, 0))
     ledger.decide("app", 5, {0: 0}, {})
-    assert [ledger.settled("app", batch) for batch in (4, 5, 6)] == [True, True, False]
+    assert [ledger.is_finished("app", batch) for batch in (4, 5, 6)] == [True, True, False]
     assert ledger.unfinished() == ["app"]
     assert ledger.finish("app") == 5
-    assert [ledger.settled("app", batch) for batch in (4, 5, 6)] == [True, True, False]
+    assert [ledger.is_finished("app", batch) for batch in (4, 5, 6)] == [True, True, False]
     assert ledger.unfinished() == []
     assert ledger.cost == 0
 
@@ -121,7 +121,7 @@ def test_late_piece_is_discarded_and_a_selected_one_kept(ledger: TransactionLedg
 
 def test_damaged_piece_discards_its_attempt(ledger: TransactionLedger) -> None:
     stage(ledger, "app", 1, piece(0, 0, 0), piece(0, 0, 1), piece(0, 1, 0))
-    ledger.lose("app", 1, [piece(0, 0, 1)])
+    ledger.mark_broken("app", 1, [piece(0, 0, 1)])
     with pytest.raises(Conflict):
         ledger.decide("app", 1, {0: 0}, {})
     assert ledger.cost == SIZE

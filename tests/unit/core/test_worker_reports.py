@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from ropewalk.core import worker_reports
-from ropewalk.core.node_reports import merged
+from ropewalk.core.node_reports import merge_reports
 from ropewalk.core.worker_reports import Counters, NodeAnswer, WorkerReport, WorkerReports
 from ropewalk.model.report import NodeReport
 
@@ -30,7 +30,7 @@ class Store:
 
 
 def others(answer: NodeAnswer) -> NodeReport:
-    return merged([answer.now, *answer.counters.values()])
+    return merge_reports([answer.now, *answer.counters.values()])
 
 
 def published(answer: NodeAnswer) -> int:

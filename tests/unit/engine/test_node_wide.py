@@ -38,7 +38,7 @@ class Places:
     def http_connections(self) -> int:
         return self.open[1]
 
-    def taken_elsewhere(self, clients: int, http: int) -> None:
+    def set_elsewhere(self, clients: int, http: int) -> None:
         self.elsewhere = clients, http
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ropewalk.model.limits import Limits
-from ropewalk.model.messages import Position
+from ropewalk.model.messages import Position, RemoteDisconnect
 from ropewalk.model.rules import StreamRule
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused
 from tests.unit.engine.workbench import Client, Workbench, public, settle
@@ -236,8 +236,6 @@ async def test_newer_token_of_the_same_user_extends_a_restored_session(newcomer:
 
 
 async def test_kicked_session_is_not_restored() -> None:
-    from ropewalk.model.messages import RemoteDisconnect
-
     async with Workbench(PATIENT) as bench:
         client = await bench.subscribed("s")
         assert await bench.node.broker.disconnect(RemoteDisconnect(client.session.ids, True)) == 1

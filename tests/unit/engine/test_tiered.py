@@ -11,7 +11,7 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.engine.tiered import TieredBackend
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.history import ColdPiece, Gap, GapReason, HistoryPage, HistoryRequest, Replay
+from ropewalk.model.history import ColdPiece, Gap, GapReason, HistoryPage, HistoryRange, HistoryRequest, Replay
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, expand_runs
 from ropewalk.model.rules import StreamRules
@@ -39,9 +39,7 @@ class FakeArchive:
         self.hot: MemoryBackend | None = None
         self.busy: Workbench | None = None
 
-    async def read(
-        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
-    ) -> ColdPiece:
+    async def read(self, partition_key: str, wanted: HistoryRange) -> ColdPiece:
         self.reads += 1
         if self.down or self.reads <= self.fails:
             raise Unavailable("the archive is unavailable")
@@ -52,9 +50,11 @@ class FakeArchive:
         found = [
             each
             for each in self.messages
-            if (each.stream, each.epoch) == (stream, epoch) and first <= each.offset <= last and each.timestamp >= since
+            if (each.stream, each.epoch) == (wanted.stream, wanted.epoch)
+            and wanted.first <= each.offset <= wanted.last
+            and each.timestamp >= wanted.since
         ]
-        return ColdPiece(tuple(found[:limit]), len(found) > limit)
+        return ColdPiece(tuple(found[: wanted.limit]), len(found) > wanted.limit)
 
     async def stop(self) -> None: ...
 

@@ -8,8 +8,7 @@ import pytest
 
 from ropewalk.adapters.staging.arrow import ArrowRows
 from ropewalk.adapters.staging.files import FileStaging
-from ropewalk.core.staged_rows import GROUP_ROWS
-from ropewalk.core.transactions import TransactionLedger, sequence_of
+from ropewalk.core.transactions import MAX_GROUP_ROWS, TransactionLedger, encode_sequence
 from ropewalk.engine.transactions import Transactions
 from ropewalk.model.errors import Conflict, MalformedPublication, Unavailable
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
@@ -106,16 +105,16 @@ async def test_concurrent_commits_are_applied_once(streams: Streams, tmp_path: P
 
 async def test_large_batch_is_published_in_small_groups(streams: Streams, tmp_path: Path) -> None:
     transactions = await started(streams, tmp_path)
-    await transactions.stage("app", 0, (0, 0, 0), numbers(0, 3 * GROUP_ROWS + 1))
+    await transactions.stage("app", 0, (0, 0, 0), numbers(0, 3 * MAX_GROUP_ROWS + 1))
     await transactions.commit("app", 0, {0: 0}, {})
-    assert streams.groups == [GROUP_ROWS] * 3 + [1]
+    assert streams.groups == [MAX_GROUP_ROWS] * 3 + [1]
 
 
 @pytest.mark.parametrize("groups", range(5))
 async def test_interrupted_commit_is_finished_at_the_next_start(streams: Streams, tmp_path: Path, groups: int) -> None:
     transactions = await started(streams, tmp_path)
-    await transactions.stage("app", 7, (0, 0, 0), numbers(0, 2 * GROUP_ROWS))
-    await transactions.stage("app", 7, (1, 0, 0), numbers(2 * GROUP_ROWS, 2 * GROUP_ROWS))
+    await transactions.stage("app", 7, (0, 0, 0), numbers(0, 2 * MAX_GROUP_ROWS))
+    await transactions.stage("app", 7, (1, 0, 0), numbers(2 * MAX_GROUP_ROWS, 2 * MAX_GROUP_ROWS))
     streams.groups_to_live = groups
     if groups < 4:
         with pytest.raises(Unavailable):
@@ -123,22 +122,22 @@ async def test_interrupted_commit_is_finished_at_the_next_start(streams: Streams
     streams.groups_to_live = None
     restarted = await started(streams, tmp_path)
     if groups < 4:
-        assert streams.messages == expected(0, 4 * GROUP_ROWS)
+        assert streams.messages == expected(0, 4 * MAX_GROUP_ROWS)
         assert await restarted.last_batch("app") == 7
     assert (await restarted.commit("app", 7, {0: 0, 1: 0}, {})).duplicate is (groups < 4)
-    assert streams.messages == expected(0, 4 * GROUP_ROWS)
+    assert streams.messages == expected(0, 4 * MAX_GROUP_ROWS)
 
 
 async def test_interrupted_commit_is_finished_before_a_newer_one(streams: Streams, tmp_path: Path) -> None:
     transactions = await started(streams, tmp_path)
-    await transactions.stage("app", 1, (0, 0, 0), numbers(0, 2 * GROUP_ROWS))
+    await transactions.stage("app", 1, (0, 0, 0), numbers(0, 2 * MAX_GROUP_ROWS))
     streams.groups_to_live = 1
     with pytest.raises(Unavailable):
         await transactions.commit("app", 1, {0: 0}, {})
     streams.groups_to_live = None
-    await transactions.stage("app", 2, (0, 0, 0), numbers(2 * GROUP_ROWS, 5))
+    await transactions.stage("app", 2, (0, 0, 0), numbers(2 * MAX_GROUP_ROWS, 5))
     assert await transactions.commit("app", 2, {0: 0}, {}) == Committed(5, 0, False, 2)
-    assert streams.messages == expected(0, 2 * GROUP_ROWS + 5)
+    assert streams.messages == expected(0, 2 * MAX_GROUP_ROWS + 5)
 
 
 async def test_other_winners_are_ignored_once_decided(streams: Streams, tmp_path: Path) -> None:
@@ -223,10 +222,10 @@ async def test_sequences_are_derived_from_batch_and_row(streams: Streams, tmp_pa
 
     streams.publish = publish  # type: ignore[method-assign]
     transactions = await started(streams, tmp_path)
-    await transactions.stage("app", 3, (0, 0, 0), numbers(0, GROUP_ROWS + 1))
+    await transactions.stage("app", 3, (0, 0, 0), numbers(0, MAX_GROUP_ROWS + 1))
     await transactions.stage("app", 3, (1, 0, 0), numbers(0, 2))
     await transactions.commit("app", 3, {0: 0, 1: 0}, {})
-    assert seen == [("app", sequence_of(3, index)) for index in range(GROUP_ROWS + 3)]
+    assert seen == [("app", encode_sequence(3, index)) for index in range(MAX_GROUP_ROWS + 3)]
 
 
 # --- without a transaction ----------------------------------------------------------------------------------------------
@@ -242,7 +241,7 @@ async def test_numbered_rows_are_published_once(streams: Streams, tmp_path: Path
 
 async def test_requests_of_one_producer_do_not_interleave(streams: Streams, tmp_path: Path) -> None:
     transactions = await started(streams, tmp_path)
-    count = 3 * GROUP_ROWS
+    count = 3 * MAX_GROUP_ROWS
     first = asyncio.create_task(transactions.produce("p", 0, numbers(0, count)))
     while not streams.groups:
         await asyncio.sleep(0)

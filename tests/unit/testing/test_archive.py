@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.history import ColdPiece
+from ropewalk.model.history import ColdPiece, HistoryRange
 from ropewalk.model.messages import Registered
 from ropewalk.ports import Archive
 from ropewalk.testing.archive import ArchiveConformance
@@ -30,19 +31,18 @@ class ListArchive:
         self._store = stored
         self._stopped = False
 
-    async def read(
-        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
-    ) -> ColdPiece:
+    async def read(self, partition_key: str, wanted: HistoryRange) -> ColdPiece:
         if self._stopped:
             raise Unavailable("stopped")
-        return await asyncio.to_thread(self._read, stream, epoch, first, last, limit, since)
+        return await asyncio.to_thread(self._read, wanted)
 
-    def _read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float) -> ColdPiece:
+    def _read(self, wanted: HistoryRange) -> ColdPiece:
         if not self._store.readable:
             raise Unavailable("damaged")
-        inside = [each for each in self._of(stream, epoch) if first <= each.offset <= last and each.timestamp >= since]
+        kept = (each for each in self._of(wanted.stream, wanted.epoch) if each.timestamp >= wanted.since)
+        inside = [each for each in kept if wanted.first <= each.offset <= wanted.last]
         found = self._once(inside)
-        return ColdPiece(tuple(found[:limit]), more=len(found) > limit)
+        return ColdPiece(tuple(found[: wanted.limit]), more=len(found) > wanted.limit)
 
     def _of(self, stream: str, epoch: str) -> Iterator[Registered]:
         return (each for each in self._store.messages if each.stream == stream and each.epoch == epoch)
@@ -110,59 +110,47 @@ class KeepsStoredOrder(ListArchive):
 
 
 class ExcludesTheLastOffset(ListArchive):
-    async def read(
-        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
-    ) -> ColdPiece:
-        return await super().read(stream, partition_key, epoch, first, last - 1, limit, since)
+    async def read(self, partition_key: str, wanted: HistoryRange) -> ColdPiece:
+        return await super().read(partition_key, replace(wanted, last=wanted.last - 1))
 
 
 class IgnoresTheLimit(ListArchive):
-    async def read(
-        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
-    ) -> ColdPiece:
-        return await super().read(stream, partition_key, epoch, first, last, 10**9, since)
+    async def read(self, partition_key: str, wanted: HistoryRange) -> ColdPiece:
+        return await super().read(partition_key, replace(wanted, limit=10**9))
 
 
 class NeverReportsMore(ListArchive):
-    async def read(
-        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
-    ) -> ColdPiece:
-        return ColdPiece((await super().read(stream, partition_key, epoch, first, last, limit, since)).messages)
+    async def read(self, partition_key: str, wanted: HistoryRange) -> ColdPiece:
+        return ColdPiece((await super().read(partition_key, wanted)).messages)
 
 
 class IgnoresSince(ListArchive):
-    async def read(
-        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
-    ) -> ColdPiece:
-        return await super().read(stream, partition_key, epoch, first, last, limit)
+    async def read(self, partition_key: str, wanted: HistoryRange) -> ColdPiece:
+        return await super().read(partition_key, replace(wanted, since=0.0))
 
 
 class ExcludesSinceItself(ListArchive):
-    async def read(
-        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
-    ) -> ColdPiece:
-        return await super().read(stream, partition_key, epoch, first, last, limit, since + 1e-6)
+    async def read(self, partition_key: str, wanted: HistoryRange) -> ColdPiece:
+        return await super().read(partition_key, replace(wanted, since=wanted.since + 1e-6))
 
 
 class ReadsDamageAsEmpty(ListArchive):
-    def _read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float) -> ColdPiece:
-        return super()._read(stream, epoch, first, last, limit, since) if self._store.readable else ColdPiece()
+    def _read(self, wanted: HistoryRange) -> ColdPiece:
+        return super()._read(wanted) if self._store.readable else ColdPiece()
 
 
 class RaisesLibraryErrors(ListArchive):
-    def _read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float) -> ColdPiece:
+    def _read(self, wanted: HistoryRange) -> ColdPiece:
         if not self._store.readable:
             raise OSError("damaged")
-        return super()._read(stream, epoch, first, last, limit, since)
+        return super()._read(wanted)
 
 
 class BlocksTheLoop(ListArchive):
-    async def read(
-        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
-    ) -> ColdPiece:
+    async def read(self, partition_key: str, wanted: HistoryRange) -> ColdPiece:
         if self._stopped:
             raise Unavailable("stopped")
-        return self._read(stream, epoch, first, last, limit, since)
+        return self._read(wanted)
 
 
 class ReadsAfterStop(ListArchive):
@@ -170,10 +158,8 @@ class ReadsAfterStop(ListArchive):
 
 
 class CancelsReads(ListArchive):
-    async def read(
-        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
-    ) -> ColdPiece:
-        piece = await super().read(stream, partition_key, epoch, first, last, limit, since)
+    async def read(self, partition_key: str, wanted: HistoryRange) -> ColdPiece:
+        piece = await super().read(partition_key, wanted)
         if self._stopped:
             raise asyncio.CancelledError
         return piece

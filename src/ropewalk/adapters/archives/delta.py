@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from msgspec.structs import replace
 
-from ropewalk.adapters.archives.parquet_index import BEYOND, File, HistoryRange, ParquetIndex, chosen, kept_time, registered
-from ropewalk.core.ring import shard_of
+from ropewalk.adapters.archives.parquet_index import BEYOND, File, ParquetIndex, chosen, kept_time, registered
+from ropewalk.core.ring import locate_shard
 from ropewalk.model.errors import BadRequest, Unavailable
-from ropewalk.model.history import ColdPiece
+from ropewalk.model.history import ColdPiece, HistoryRange
 from ropewalk.model.journal import count_shards, first_kept_span
 from ropewalk.model.messages import Registered
 from ropewalk.ports import Clock, JournalReader
@@ -87,11 +88,9 @@ class DeltaArchive:
     def gauges(self) -> dict[str, float]:
         return {"archive_files": sum(map(len, self._state.files.values())), "archive_reads_waiting": self._waiting}
 
-    async def read(
-        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
-    ) -> ColdPiece:
-        wanted = HistoryRange(stream, epoch, first, last, limit, kept_time(since))
-        shard = shard_of(partition_key, self._shard_count())
+    async def read(self, partition_key: str, wanted: HistoryRange) -> ColdPiece:
+        wanted = replace(wanted, since=kept_time(wanted.since))
+        shard = locate_shard(partition_key, self._shard_count())
         if self._waiting >= MAX_WAITING:
             raise Unavailable("too many reads wait for the archive")
         self._waiting += 1
@@ -125,7 +124,7 @@ class DeltaArchive:
             return cold
         if not fresh and begins_after(self._journal, shard, archived):
             return await self._read(shard, wanted, fresh=True)  # the rows in between are archived by now, or lost
-        rest = wanted._replace(first=reached + 1, limit=wanted.limit - len(cold.messages))
+        rest = replace(wanted, first=reached + 1, limit=wanted.limit - len(cold.messages))
         tail = await read_tail(self._journal, shard, archived, rest)
         joined = ColdPiece(cold.messages + tail.messages, tail.more)
         if joined.more and not joined.messages:

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ropewalk.core.digests import as_written
-from ropewalk.model.history import ColdPiece
+from ropewalk.core.digests import is_unchanged
+from ropewalk.model.history import ColdPiece, HistoryRange
 from ropewalk.model.journal import decode_ts_producer
 from ropewalk.model.messages import Registered, message_fields
 from ropewalk.protocol.journal_schema import without_views
@@ -230,15 +230,6 @@ class RowGroupExtent(NamedTuple):
     bounds: Bounds
 
 
-class HistoryRange(NamedTuple):
-    stream: str
-    epoch: str
-    first: int
-    last: int
-    limit: int
-    since: float
-
-
 class ParquetIndex:
     """The files below one root. Footers and extents are cached (LRU)."""
 
@@ -339,7 +330,7 @@ class ParquetIndex:
 
         def look() -> bool:
             with open(f"{self._root}/{path}", "rb") as file:
-                return as_written(path, file)
+                return is_unchanged(path, file)
 
         stamp = self._stamp(path)
         if not self._as_written.get((path, stamp), look):

@@ -87,7 +87,7 @@ class ConnectionAdmission:
         self._limits = limits
         self._share()
 
-    def taken_elsewhere(self, clients: int, http: int) -> None:
+    def set_elsewhere(self, clients: int, http: int) -> None:
         """So many places are taken by connections of other processes."""
         self._clients_elsewhere = clients
         self._http_elsewhere = http

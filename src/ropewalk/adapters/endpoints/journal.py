@@ -14,8 +14,8 @@ from ropewalk.adapters.endpoints.http_guard import KeyGuard, decoded, guarded, n
 from ropewalk.adapters.endpoints.http_requests import HttpRequest
 from ropewalk.adapters.endpoints.http_responses import HttpResponse, ResponseStream, encode_fields, json_answer, refusal
 from ropewalk.adapters.endpoints.routes import HttpAnswer, HttpRoute
-from ropewalk.core.consumers import can_have_given, lag
-from ropewalk.core.transactions import MAX_BATCH, checked_name
+from ropewalk.core.consumers import count_lag, is_valid_mark
+from ropewalk.core.transactions import MAX_BATCH, check_name
 from ropewalk.model.errors import BadRequest, RopewalkError
 from ropewalk.model.journal import Consumer, Marks, ShardMark, ShardSpan, count_shards, find_holes, first_kept_span
 from ropewalk.ports import ConsumerStore, JournalReader, Transactor
@@ -158,12 +158,12 @@ def _check(marks: Marks, spans: list[ShardSpan]) -> None:
             raise BadRequest(f"shard {shard} has no position {mark.position}")
         if len(mark.epoch) > _LONGEST_EPOCH:
             raise BadRequest(f"an epoch has {_LONGEST_EPOCH} characters at the most")
-        if not can_have_given(own, mark):
+        if not is_valid_mark(own, mark):
             raise BadRequest(f"position {mark.position} of shard {shard} is not of the epoch {mark.epoch!r}")
 
 
 def _name(request: HttpRequest) -> str:
-    return checked_name(request.params["name"], "consumer")
+    return check_name(request.params["name"], "consumer")
 
 
 def _offset(consumer: Consumer) -> dict[str, object]:
@@ -171,7 +171,7 @@ def _offset(consumer: Consumer) -> dict[str, object]:
 
 
 def _shown(consumer: Consumer, spans: list[ShardSpan]) -> dict[str, object]:
-    rows = lag(consumer.marks, spans)
+    rows = count_lag(consumer.marks, spans)
     return {
         "name": consumer.name,
         "offset": _offset(consumer),
@@ -239,7 +239,7 @@ class TransactionsEndpoint:
         return json_answer(200, msgspec.structs.asdict(committed))
 
     async def _produce(self, request: HttpRequest) -> HttpResponse:
-        producer = checked_name(request.params["producer"], "producer")
+        producer = check_name(request.params["producer"], "producer")
         first = number(request, "sequence", None, 0, _MAX_NUMBER - _MAX_ROWS)
         async with self._places:
             produced = await self._transactor.produce(producer, first, await read_body(request, self._max_body))
@@ -252,7 +252,7 @@ class TransactionsEndpoint:
 
 
 def _app(request: HttpRequest) -> str:
-    return checked_name(request.params["app"], "app")
+    return check_name(request.params["app"], "app")
 
 
 def _batch(request: HttpRequest) -> int:

@@ -14,7 +14,7 @@ from ropewalk.adapters.endpoints.http_guard import KeyGuard, decoded, guarded, n
 from ropewalk.adapters.endpoints.http_requests import HttpRequest
 from ropewalk.adapters.endpoints.http_responses import HttpResponse, encode_fields, json_answer, refusal
 from ropewalk.adapters.endpoints.routes import ANY, HttpRoute
-from ropewalk.core.ring_members import member_of
+from ropewalk.core.ring import parse_member
 from ropewalk.model.errors import BadRequest
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import Member
@@ -161,6 +161,6 @@ class RingEndpoint:
 def _member(text: str) -> RingMember:
     """Raises BadRequest."""
     try:
-        return member_of(text)
+        return parse_member(text)
     except ValueError as error:
         raise BadRequest(str(error)) from None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ropewalk.core.transactions import checked_name
+from ropewalk.core.transactions import check_name
 from ropewalk.model.errors import BadRequest, MalformedPublication
 from ropewalk.model.journal import COLUMNS as JOURNAL_COLUMNS
 from ropewalk.model.journal import ColumnType
@@ -73,7 +73,7 @@ class ArrowRows:
 
 def _check_producer(name: str, index: int) -> str:
     try:
-        return checked_name(name, "producer")
+        return check_name(name, "producer")
     except BadRequest as error:
         raise MalformedPublication(str(error), index) from None
 

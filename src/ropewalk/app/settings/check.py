@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from ropewalk.app.nats_addresses import is_loopback, require_guarded
 from ropewalk.app.settings.sections import Settings
-from ropewalk.core.ring_members import member_of
+from ropewalk.core.ring import parse_member
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.limits import IDENTIFIER_OVERHEAD_BYTES, NAME_TEXT_GROWTH
 from ropewalk.model.ring import RingMember
@@ -277,7 +277,7 @@ def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
 def ring_members(settings: Settings) -> tuple[RingMember, ...]:
     """The nodes listed in --ring; empty without a ring. Raises UserMistake."""
     try:
-        members = tuple(map(member_of, settings.ring.ring))
+        members = tuple(map(parse_member, settings.ring.ring))
     except ValueError as error:
         withdrawn = settings.ring.ring in (("redis",), ("nats",))
         hint = f" (to share state in {settings.ring.ring[0]}, use --broker={settings.ring.ring[0]})" if withdrawn else ""

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from msgspec import Struct
 
-from ropewalk.core.digests import digest_in
+from ropewalk.core.digests import parse_digest
 from ropewalk.pipeline.checked import BROKEN, CHANGED, unchanged
 from ropewalk.pipeline.tiered import ArchiveFile, archive_files
 
@@ -52,7 +52,7 @@ def _fault(path: Path, file: ArchiveFile) -> tuple[str, bool] | None:
 def _extent(path: Path) -> tuple[int, int, int]:
     """Rows, first and last position. All columns are read of a file without a digest: a damaged page shows in no other way."""
     with pq.ParquetFile(path) as file:
-        batches = file.iter_batches(columns=["position"] if digest_in(path.name) else None)
+        batches = file.iter_batches(columns=["position"] if parse_digest(path.name) else None)
         extremes = [(len(batch), pc.min_max(batch["position"]).as_py()) for batch in batches if len(batch)]
     rows = sum(count for count, _ in extremes)
     firsts = [each["min"] for _, each in extremes if each["min"] is not None]

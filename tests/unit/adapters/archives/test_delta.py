@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 
 from ropewalk.adapters.archives import delta
 from ropewalk.adapters.archives.delta import DeltaArchive, begins_after
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.model.errors import BadRequest, Unavailable
-from ropewalk.model.history import ColdPiece
+from ropewalk.model.history import ColdPiece, HistoryRange
 from ropewalk.model.journal import ShardSpan
 from ropewalk.model.messages import Registered
 from ropewalk.pipeline.archive import compact, vacuum
@@ -75,7 +75,7 @@ async def archive(scribe: Scribe) -> AsyncIterator[DeltaArchive]:
 
 
 async def offsets(archive: DeltaArchive, first: int, last: int, limit: int = FOREVER, stream: str = "a") -> list[int]:
-    return [each.offset for each in (await archive.read(stream, stream, "e", first, last, limit)).messages]
+    return [each.offset for each in (await archive.read(stream, HistoryRange(stream, "e", first, last, limit))).messages]
 
 
 async def test_file_that_another_tool_has_rewritten_is_read(scribe: Scribe, archive: DeltaArchive) -> None:
@@ -85,7 +85,7 @@ async def test_file_that_another_tool_has_rewritten_is_read(scribe: Scribe, arch
 
 
 async def test_missing_archive_is_empty_and_healthy(archive: DeltaArchive) -> None:
-    assert await archive.read("a", "a", "e", 1, 10, 10) == ColdPiece()
+    assert await archive.read("a", HistoryRange("a", "e", 1, 10, 10)) == ColdPiece()
     assert archive.health() == ""
 
 
@@ -93,22 +93,22 @@ async def test_range_returns_the_registered_messages(scribe: Scribe, archive: De
     last = Registered("a", b"{}", START.timestamp() + 0.25, "e", 31, exclude_socket="sid", broadcast_type="whisper")
     scribe.archive([*run("a", 1, 30), *run("b", 1, 30), last])
 
-    assert (await archive.read("a", "a", "e", 7, 9, 10)).messages == tuple(run("a", 7, 9))
-    assert (await archive.read("a", "a", "e", 31, 31, 10)).messages == (last,)
+    assert (await archive.read("a", HistoryRange("a", "e", 7, 9, 10))).messages == tuple(run("a", 7, 9))
+    assert (await archive.read("a", HistoryRange("a", "e", 31, 31, 10))).messages == (last,)
 
 
 async def test_truncated_result_is_marked(scribe: Scribe, archive: DeltaArchive) -> None:
     scribe.archive(run("a", 1, 30))
 
-    assert await archive.read("a", "a", "e", 5, 30, 4) == ColdPiece(tuple(run("a", 5, 8)), more=True)
-    assert await archive.read("a", "a", "e", 27, 30, 4) == ColdPiece(tuple(run("a", 27, 30)), more=False)
+    assert await archive.read("a", HistoryRange("a", "e", 5, 30, 4)) == ColdPiece(tuple(run("a", 5, 8)), more=True)
+    assert await archive.read("a", HistoryRange("a", "e", 27, 30, 4)) == ColdPiece(tuple(run("a", 27, 30)), more=False)
 
 
 async def test_result_is_bounded_by_bytes(scribe: Scribe, archive: DeltaArchive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ropewalk.adapters.archives.parquet_index.MAX_BYTES", 100)
     scribe.archive(run("a", 1, 64, payload=b"x" * 60))
 
-    piece = await archive.read("a", "a", "e", 1, 64, FOREVER)
+    piece = await archive.read("a", HistoryRange("a", "e", 1, 64, FOREVER))
 
     assert piece == ColdPiece(tuple(run("a", 1, 8, payload=b"x" * 60)), more=True)
 
@@ -117,16 +117,16 @@ async def test_rows_of_other_epochs_and_kinds_are_left_out(scribe: Scribe, archi
     old = run("a", 1, 20, epoch="old", payload=b"old")
     scribe.archive([*run("a", 1, 20), *old], joined=[("a", "sid 1"), ("a", "sid 2")])
 
-    assert (await archive.read("a", "a", "e", 1, 40, FOREVER)).messages == tuple(run("a", 1, 20))
-    assert (await archive.read("a", "a", "old", 1, 40, FOREVER)).messages == tuple(old)
-    assert (await archive.read("a", "a", "old", 19, 40, FOREVER)).messages == tuple(old[-2:])
-    assert await archive.read("a", "a", "other", 1, 40, FOREVER) == ColdPiece()
+    assert (await archive.read("a", HistoryRange("a", "e", 1, 40, FOREVER))).messages == tuple(run("a", 1, 20))
+    assert (await archive.read("a", HistoryRange("a", "old", 1, 40, FOREVER))).messages == tuple(old)
+    assert (await archive.read("a", HistoryRange("a", "old", 19, 40, FOREVER))).messages == tuple(old[-2:])
+    assert await archive.read("a", HistoryRange("a", "other", 1, 40, FOREVER)) == ColdPiece()
 
 
 async def test_since_excludes_older_messages(scribe: Scribe, archive: DeltaArchive) -> None:
     scribe.archive([message("a", offset, second=offset) for offset in range(1, 200)])  # past midnight, and into a second date
 
-    piece = await archive.read("a", "a", "e", 1, 199, FOREVER, since=(START + timedelta(seconds=150)).timestamp())
+    piece = await archive.read("a", HistoryRange("a", "e", 1, 199, FOREVER, since=(START + timedelta(seconds=150)).timestamp()))
 
     assert [each.offset for each in piece.messages] == list(range(150, 200))
 
@@ -148,20 +148,20 @@ async def test_compaction_and_vacuum_change_no_result(scribe: Scribe) -> None:
     archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), refresh=3600.0)  # a missing file forces a refresh
     for first in range(1, 101, 10):
         scribe.archive([*run("a", first, first + 9), *run("b", first, first + 9)])
-    before = await archive.read("a", "a", "e", 1, 100, FOREVER)
+    before = await archive.read("a", HistoryRange("a", "e", 1, 100, FOREVER))
 
     done = compact(str(scribe.root))
     deleted = vacuum(str(scribe.root), timedelta(0))
 
     assert (done.files_before, done.files_after, done.rows) == (10, 1, 200)
     assert len(deleted) == 10
-    assert await archive.read("a", "a", "e", 1, 100, FOREVER) == before
+    assert await archive.read("a", HistoryRange("a", "e", 1, 100, FOREVER)) == before
     assert await offsets(archive, 38, 41, stream="b") == [38, 39, 40, 41]
     await archive.stop()
 
 
 async def test_rows_not_archived_yet_are_read_from_the_journal(scribe: Scribe) -> None:
-    shard = shard_of("a", scribe.shards)
+    shard = locate_shard("a", scribe.shards)
     rows = Scribe(scribe.root, scribe.shards).rows(run("a", 1, 100))
     scribe.archive(run("a", 1, 30))
     journal = FakeJournal(rows, shard)
@@ -169,7 +169,7 @@ async def test_rows_not_archived_yet_are_read_from_the_journal(scribe: Scribe) -
 
     assert await offsets(archive, 25, 95) == list(range(25, 96))
     assert await offsets(archive, 25, 95, limit=40) == list(range(25, 65))
-    assert (await archive.read("a", "a", "e", 25, 95, 40)).more
+    assert (await archive.read("a", HistoryRange("a", "e", 25, 95, 40))).more
     assert min(journal.asked) == 30  # nothing that is archived is read twice
     journal.asked.clear()
     assert await offsets(archive, 1, 30) == list(range(1, 31))
@@ -182,15 +182,15 @@ async def test_journal_tail_longer_than_one_read_is_continued(scribe: Scribe, mo
     journal = FakeJournal(Scribe(scribe.root, 1).rows([*run("a", 1, 40), *run("b", 1, 60)]), shard=0)
     archive = DeltaArchive(str(scribe.root), 1, Clock(), refresh=0.0, journal=journal)
 
-    assert await archive.read("a", "a", "e", 1, 40, FOREVER) == ColdPiece(tuple(run("a", 1, 25)), more=True)
+    assert await archive.read("a", HistoryRange("a", "e", 1, 40, FOREVER)) == ColdPiece(tuple(run("a", 1, 25)), more=True)
     with pytest.raises(Unavailable, match="too far behind"):
-        await archive.read("b", "b", "e", 1, 60, FOREVER)
+        await archive.read("b", HistoryRange("b", "e", 1, 60, FOREVER))
     await archive.stop()
 
 
 async def test_archive_is_refreshed_when_the_journal_no_longer_has_the_tail(scribe: Scribe) -> None:
     rows = Scribe(scribe.root, scribe.shards).rows(run("a", 1, 100))
-    journal = FakeJournal(rows, shard_of("a", scribe.shards))
+    journal = FakeJournal(rows, locate_shard("a", scribe.shards))
     archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), refresh=3600.0, journal=journal)
     scribe.archive(run("a", 1, 30))
     assert await offsets(archive, 1, 100) == list(range(1, 101))
@@ -214,7 +214,7 @@ async def test_reads_beyond_the_waiting_limit_are_refused(archive: DeltaArchive,
     monkeypatch.setattr(delta, "MAX_WAITING", 0)
 
     with pytest.raises(Unavailable, match="too many"):
-        await archive.read("a", "a", "e", 1, 10, 10)
+        await archive.read("a", HistoryRange("a", "e", 1, 10, 10))
 
 
 async def test_unreadable_table_is_reported_in_health_and_known_files_are_served(scribe: Scribe, archive: DeltaArchive) -> None:

@@ -12,6 +12,7 @@ import pytest
 from ropewalk.adapters.archives.delta import DeltaArchive
 from ropewalk.adapters.archives.parquet_index import LruCache
 from ropewalk.model.errors import Unavailable
+from ropewalk.model.history import HistoryRange
 from ropewalk.model.messages import Registered
 from tests.archive_writer import Scribe, flip_payload, message
 
@@ -66,7 +67,7 @@ def other_columns(path: Path) -> None:
 
 
 async def served(archive: DeltaArchive, first: int, last: int) -> list[int]:
-    return [each.offset for each in (await archive.read("a", "a", "e", first, last, FOREVER)).messages]
+    return [each.offset for each in (await archive.read("a", HistoryRange("a", "e", first, last, FOREVER))).messages]
 
 
 @pytest.mark.parametrize("damage", [emptied, halved, scribbled, other_columns, flip_payload])
@@ -81,7 +82,7 @@ async def test_damaged_file_is_unavailable_and_others_are_served(
     damage(find_file(scribe, 0))
 
     with pytest.raises(Unavailable, match=find_file(scribe, 0).name):
-        await archive.read("a", "a", "e", 1, 60, FOREVER)
+        await archive.read("a", HistoryRange("a", "e", 1, 60, FOREVER))
 
     assert await served(archive, 31, 60) == list(range(31, 61))
 
@@ -94,7 +95,7 @@ async def test_damaged_file_is_logged_once(scribe: Scribe, archive: DeltaArchive
     with caplog.at_level(logging.DEBUG, "ropewalk.archive"):
         for first in (1, 31) * 3:
             with pytest.raises(Unavailable):
-                await archive.read("a", "a", "e", first, first + 29, FOREVER)
+                await archive.read("a", HistoryRange("a", "e", first, first + 29, FOREVER))
     assert [Path(vars(record)["file"]).name for record in caplog.records] == [find_file(scribe, batch).name for batch in (0, 1)]
 
 
@@ -105,17 +106,19 @@ async def test_restored_file_is_served_again(scribe: Scribe, archive: DeltaArchi
     good = path.read_bytes()
     damage(path)
     with pytest.raises(Unavailable):
-        await archive.read("a", "a", "e", 1, 30, FOREVER)
+        await archive.read("a", HistoryRange("a", "e", 1, 30, FOREVER))
 
     path.write_bytes(good)
 
-    assert (await archive.read("a", "a", "e", 1, 30, FOREVER)).messages == tuple(run("a", 1, 30))
+    assert (await archive.read("a", HistoryRange("a", "e", 1, 30, FOREVER))).messages == tuple(run("a", 1, 30))
 
 
 async def test_unchanged_file_is_checked_once(scribe: Scribe, archive: DeltaArchive, monkeypatch: pytest.MonkeyPatch) -> None:
     scribe.archive(run("a", 1, 30))
     await served(archive, 1, 30)
-    monkeypatch.setattr("ropewalk.adapters.archives.parquet_index.as_written", lambda name, file: pytest.fail("checked again"))
+    monkeypatch.setattr(
+        "ropewalk.adapters.archives.parquet_index.is_unchanged", lambda name, file: pytest.fail("checked again")
+    )
     assert await served(archive, 5, 20) == list(range(5, 21))
 
 
@@ -138,9 +141,9 @@ async def test_replaced_file_without_a_digest_is_read_again(scribe: Scribe, arch
     """The rows of its streams are at other places."""
     scribe.archive([*run("a", 1, 7), *run("b", 1, 30)])
     path = renamed(scribe)
-    assert (await archive.read("b", "b", "e", 1, 30, FOREVER)).messages == tuple(run("b", 1, 30))
+    assert (await archive.read("b", HistoryRange("b", "e", 1, 30, FOREVER))).messages == tuple(run("b", 1, 30))
     pq.write_table(pq.read_table(path, partitioning=None).slice(1), path, row_group_size=8)
-    assert (await archive.read("b", "b", "e", 1, 30, FOREVER)).messages == tuple(run("b", 1, 30))
+    assert (await archive.read("b", HistoryRange("b", "e", 1, 30, FOREVER))).messages == tuple(run("b", 1, 30))
 
 
 async def test_unsorted_file_of_another_writer_is_served_in_order(scribe: Scribe, archive: DeltaArchive) -> None:
@@ -149,7 +152,7 @@ async def test_unsorted_file_of_another_writer_is_served_in_order(scribe: Scribe
     rows = pq.read_table(path, partitioning=None)
     pq.write_table(rows.take(list(range(len(rows)))[::-1]), path)
     for limit in (1, 10, 29, 30):
-        piece = await archive.read("a", "a", "e", 1, 30, limit)
+        piece = await archive.read("a", HistoryRange("a", "e", 1, 30, limit))
         assert (piece.messages, piece.more) == (tuple(run("a", 1, limit)), limit < 30)
 
 
@@ -171,7 +174,7 @@ async def test_file_replaced_while_it_is_read_is_unavailable(
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", forge)
     with pytest.raises(Unavailable, match=path.name):
-        await archive.read("a", "a", "e", 1, 8, FOREVER)
+        await archive.read("a", HistoryRange("a", "e", 1, 8, FOREVER))
 
 
 def not_text(rows: pa.Table) -> pa.Table:
@@ -197,7 +200,7 @@ async def test_file_without_a_digest_and_with_invalid_rows_is_unavailable(
     path = renamed(scribe)
     pq.write_table(change(pq.read_table(path, partitioning=None)), path)
     with pytest.raises(Unavailable, match=path.name):
-        await archive.read("a", "a", "e", 1, 30, FOREVER)
+        await archive.read("a", HistoryRange("a", "e", 1, 30, FOREVER))
 
 
 # --- Cache -----------------------------------------------------------------------------------------------------------

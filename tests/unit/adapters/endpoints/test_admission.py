@@ -108,16 +108,16 @@ async def test_connections_of_other_processes_count_for_the_limits() -> None:
     open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=5, http=5, descriptors=100, idle_timeout=75))
     open_now.websockets = open_now.http = 2
-    admission.taken_elsewhere(clients=2, http=2)
+    admission.set_elsewhere(clients=2, http=2)
     assert admission.client_may_enter()
     assert admission.idle_timeout() == 75
-    admission.taken_elsewhere(clients=3, http=3)
+    admission.set_elsewhere(clients=3, http=3)
     assert not admission.client_may_enter()
     assert admission.idle_timeout() == CROWDED_IDLE_TIMEOUT
     assert admission.http_may_enter()
-    admission.taken_elsewhere(clients=3, http=3 + HTTP_RESERVE)
+    admission.set_elsewhere(clients=3, http=3 + HTTP_RESERVE)
     assert not admission.http_may_enter()
-    admission.taken_elsewhere(clients=9, http=9 + HTTP_RESERVE)
+    admission.set_elsewhere(clients=9, http=9 + HTTP_RESERVE)
     open_now.websockets = open_now.http = 0
     assert not admission.client_may_enter()
     assert not admission.http_may_enter()
@@ -126,7 +126,7 @@ async def test_connections_of_other_processes_count_for_the_limits() -> None:
 
 async def test_connections_of_other_processes_do_not_matter_without_limits() -> None:
     admission = OpenConnections().admission(ConnectionLimits())
-    admission.taken_elsewhere(clients=10**6, http=10**6)
+    admission.set_elsewhere(clients=10**6, http=10**6)
     assert admission.client_may_enter()
     assert admission.http_may_enter()
     assert admission.idle_timeout() == ConnectionLimits().idle_timeout
@@ -135,7 +135,7 @@ async def test_connections_of_other_processes_do_not_matter_without_limits() -> 
 async def test_connections_of_other_processes_count_for_changed_limits() -> None:
     open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=2))
-    admission.taken_elsewhere(clients=2, http=0)
+    admission.set_elsewhere(clients=2, http=0)
     assert not admission.client_may_enter()
     admission.limits = replace(admission.limits, clients=3)
     assert admission.client_may_enter()

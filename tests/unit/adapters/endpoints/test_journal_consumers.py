@@ -9,14 +9,14 @@ import pytest
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.journal import ConsumersEndpoint
 from ropewalk.adapters.journals.arrow import ArrowJournal
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.testing.clock import ManualClock
 from tests.journals import publication, running
 from tests.unit.adapters.http_server import Client, serving
 
 CLOCK = ManualClock()
 ROWS = 10
-FULL = shard_of("a", 3)
+FULL = locate_shard("a", 3)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -25,6 +25,7 @@ from ropewalk.model.sessions import Subscribed
 from ropewalk.ports import Channels
 from ropewalk.protocol.handshake import AllowedOrigins
 from tests.unit.adapters.http_server import Client, serving
+from tests.waiting import until
 
 DEADLINE = 60.0
 CHAT = '{"channel":"$pubsub","stream_name":"chat"}'
@@ -109,12 +110,6 @@ async def positions(response: ClientResponse, count: int) -> list[tuple[str, int
             message = json.loads(fields["data"])
             found.append((message["stream_id"], message["offset"]))
     return found
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 # --- Messages --------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -15,6 +15,7 @@ from ropewalk.ports import Connection
 from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.handshake import AllowedOrigins
 from tests.unit.adapters.http_server import Client, serving
+from tests.waiting import until
 
 DEADLINE = 60.0
 
@@ -93,12 +94,6 @@ def sessions() -> Sessions:
 async def client(sessions: Sessions) -> AsyncIterator[Client]:
     async with serving(SseEndpoint(sessions.open, AllowedOrigins([]), 3, Counter()).routes()) as client:
         yield client
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def stuck(client: Client, sessions: Sessions) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, FakeSession]:

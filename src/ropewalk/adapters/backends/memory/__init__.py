@@ -15,7 +15,7 @@ from ropewalk.adapters.backends.memory.recovery import MemoryRecovery, Recovered
 from ropewalk.adapters.backends.memory.sessions import MemorySessions
 from ropewalk.adapters.backends.memory.streams import SWEPT_AT_ONCE, Commit, MemoryStreams, StreamTable
 from ropewalk.core.idempotency import Registrations
-from ropewalk.core.ring import place_of
+from ropewalk.core.ring import locate_stream
 from ropewalk.core.roster import Roster
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
@@ -99,7 +99,7 @@ class MemoryBackend:
         """The streams of a shard of a ring, with their idempotency keys. No append to it may be under way."""
 
         def belongs(stream: str) -> bool:
-            return place_of(stream, self.shards) == shard
+            return locate_stream(stream, self.shards) == shard
 
         return [
             *(self._table.take_out(stream) for stream in sorted(filter(belongs, self._table.logs))),

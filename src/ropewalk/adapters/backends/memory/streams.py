@@ -79,7 +79,7 @@ class StreamTable:
         log = self.logs.get(registered.stream)
         if log is None or log.epoch != registered.epoch:
             log = self._reopen(registered.stream, registered.epoch)
-        log.place(registered)
+        log.insert(registered)
         if len(log) <= 1:
             self._schedule(log)
 
@@ -98,7 +98,7 @@ class StreamTable:
             log = self._reopen(tip.stream, tip.epoch)
         self.assign(tip.stream, tip.partition_key)
         if tip.tip > log.tip:
-            log.reach(tip.tip, tip.timestamp)
+            log.advance_tip(tip.tip, tip.timestamp)
         self._schedule(log)
 
     def take_out(self, stream: str) -> StreamContent:
@@ -125,7 +125,7 @@ class StreamTable:
         del self._outdated[-SWEPT_AT_ONCE:]
         for stream in told:
             if (log := self.logs.get(stream)) is not None:
-                log.obey(self._rulebook.of(stream))
+                log.apply_rules(self._rulebook.of(stream))
                 log.trim(now)
                 self._schedule(log)
 

@@ -24,7 +24,7 @@ from ropewalk.adapters.backends.nats.streams import NatsStreams
 from ropewalk.adapters.backends.nats.table import Applied, Table
 from ropewalk.adapters.backends.nats.witnesses import Witnesses
 from ropewalk.connections.nats import NatsAddress
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.server_publications import presence_publication
 from ropewalk.model.errors import Unavailable
@@ -242,7 +242,7 @@ class NatsBackend:
     def _lane_of(self, stream: str) -> Lane:
         if not self._shards:
             raise Unavailable(self._reason)
-        return self._lanes[shard_of(stream, len(self._lanes))]
+        return self._lanes[locate_shard(stream, len(self._lanes))]
 
     def _forget_after(self, stream: str) -> float:
         return self._idle_factor * max(self._rulebook.of(stream).history_ttl, self._least_memory)

@@ -6,7 +6,7 @@ from ropewalk.adapters.backends.redis.appends import Appender, Keeping
 from ropewalk.adapters.backends.redis.links import RedisLinks
 from ropewalk.adapters.backends.redis.shard import Manner, Shard
 from ropewalk.adapters.backends.redis.topology import Topology
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.model.errors import Unavailable
 
 
@@ -33,11 +33,11 @@ class Store:
         return self.shards[0]
 
     def index_of(self, stream: str) -> int:
-        return shard_of(stream, len(self.shards))
+        return locate_shard(stream, len(self.shards))
 
     def shard_of(self, stream: str) -> Shard:
         shards = self.shards
-        return shards[0] if len(shards) == 1 else shards[shard_of(stream, len(shards))]
+        return shards[0] if len(shards) == 1 else shards[locate_shard(stream, len(shards))]
 
     def open(self) -> None:
         """The topology was discovered."""

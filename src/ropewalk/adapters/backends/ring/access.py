@@ -174,7 +174,7 @@ class RingAccess:
         for name in self._links.keys() - members.keys() - {self.state.me}:
             unheard |= not self._links[name].connected
             del self._nodes[name]
-            self.state.lost_sight_of(name)
+            self.state.peer_disconnected(name)
             self._owed.forget(name)
             if self._journal is not None:
                 self._journal.forget(name)
@@ -195,7 +195,7 @@ class RingAccess:
         """Only what the node of this link said is forgotten: others that are still being greeted have just said what they go
         by, and are not asked again."""
         if not link.connected and self._links.get(link.node) is link:
-            self.state.lost_sight_of(link.node)
+            self.state.peer_disconnected(link.node)
         self.router.changed()
         self._tell_all()
         self._listen_to_moved()

@@ -103,7 +103,7 @@ class RingBackend(RingAccess):
         taken = next((link.taken for link in self._links.values() if link.taken), "")
         if taken:
             return taken
-        if self.state.agreed or self._is_about_to_agree():
+        if self.state.has_quorum or self._is_about_to_agree():
             return ""
         away = ", ".join(sorted(name for name, link in self._links.items() if not link.connected)) or "none"
         lacking = "no more than half of the nodes of the ring are reached and go by the same table"
@@ -111,7 +111,7 @@ class RingBackend(RingAccess):
 
     def _is_about_to_agree(self) -> bool:
         """Others have agreed until a moment ago, are reached, and only have not said yet what they think of a change."""
-        others = len(self.state.table.members) - self.state.belongs
+        others = len(self.state.table.members) - self.state.is_member
         reached = sum(link.connected for link in self._links.values())
         return 0.0 <= self._store.clock() - self._agreed_at < TO_AGREE and 2 * (reached + 1) > others + 1
 
@@ -125,7 +125,7 @@ class RingBackend(RingAccess):
 
     def impairments(self) -> list[str]:
         away = super().impairments()
-        return away if self.state.belongs else ["this node is not in the table of its ring", *away]
+        return away if self.state.is_member else ["this node is not in the table of its ring", *away]
 
     async def sweep(self) -> None:
         await self._store.sweep()
@@ -174,11 +174,11 @@ class RingBackend(RingAccess):
         bus.close()
 
     def remove(self, name: str, lost: bool) -> None:
-        self._make(self.state.removal(secrets.token_hex(8), name, self._is_alive(name), lost))
+        self._make(self.state.build_removal(secrets.token_hex(8), name, self._is_alive(name), lost))
 
     def _make(self, change: RingChange) -> None:
-        agreed = self.state.agreed
-        self.state.make(change)
+        agreed = self.state.has_quorum
+        self.state.apply(change)
         if agreed:
             self._agreed_at = self._store.clock()
         self._follow()
@@ -191,7 +191,7 @@ class RingBackend(RingAccess):
 
     def _hear(self, sender: str, news: RingNews) -> RingNews:
         try:
-            heard = self.state.hear(sender, news)
+            heard = self.state.merge_news(sender, news)
         except Conflict as conflict:
             raise Unavailable(str(conflict)) from None
         if heard:
@@ -213,8 +213,8 @@ class RingBackend(RingAccess):
         if not self._running:
             return
         state = self.state
-        if state.is_to_join(self._member):
-            state.make(AddNode(secrets.token_hex(8), self._member))
+        if state.should_join(self._member):
+            state.apply(AddNode(secrets.token_hex(8), self._member))
         unheard = self._reach_members()
         self._settle_shards()
         self._begin_anew_where_lost(unheard)
@@ -225,24 +225,24 @@ class RingBackend(RingAccess):
         self._listen_elsewhere()
         self.router.changed()
         self._tell_all()
-        if self._handing is None and state.to_hand_over():
+        if self._handing is None and state.shards_to_hand_over():
             self._handing = self._spawn(self._hand_over())
 
     def _settle_shards(self) -> None:
         state = self.state
-        for shard in state.to_drop():
-            state.dropped(shard)
+        for shard in state.shards_to_drop():
+            state.mark_dropped(shard)
             self._drop(shard)
         self._receiver.serve(self._server.moving)
         lost = 0
-        for shard in state.to_begin():
-            if not state.held_before(shard):
+        for shard in state.shards_to_begin():
+            if not state.counts_as_recovered(shard):
                 taken_out(self._store, shard)
                 lost += state.table.generations[shard] > 0
-            state.begun(shard, recovered=self._lasting)
+            state.mark_begun(shard, recovered=self._lasting)
         if lost:
             logger.info("shards that were lost with their node begin empty here", extra={"shards": lost})
-        if self._lasting and state.agreed and not self._cleared:
+        if self._lasting and state.has_quorum and not self._cleared:
             self._cleared = True
             for shard in range(state.table.shards):  # a journal remembers what was handed over since
                 if not state.serves(shard):
@@ -256,7 +256,7 @@ class RingBackend(RingAccess):
     async def _hand_over(self) -> None:
         """One shard after another, until this node holds what it owns and nothing else."""
         try:
-            while waiting := self.state.to_hand_over():
+            while waiting := self.state.shards_to_hand_over():
                 links = {shard: self._links[name] for shard, name in waiting.items() if name in self._links}
                 moving = self._server.moving
                 shard = next((shard for shard, link in links.items() if link.connected and shard not in moving), None)

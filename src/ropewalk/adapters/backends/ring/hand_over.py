@@ -64,7 +64,7 @@ class ShardSender:
                 put_in(self._store, content)
                 raise
             if self._state.serves(shard) and self._state.possession(shard) == before:
-                self._state.given(shard, target)
+                self._state.mark_handed_over(shard, target)
                 self.handed_over += 1
         finally:
             self._away = None
@@ -105,7 +105,7 @@ class ShardReceiver:
     async def receive(self, shard: int, transfer: str, number: int, piece: bytes) -> None:
         """The next piece; the first one of a transfer is the end of all transfers of the shard before it."""
         if number == 0:
-            self._state.arriving(shard)
+            self._state.mark_arriving(shard)
             self._coming[shard] = _Transfer(transfer, ShardContent(shard))
         self._expected(shard, transfer, number).add(piece)
 
@@ -115,15 +115,15 @@ class ShardReceiver:
         if self._journal is not None and (rows := coming.content.rows()):
             await self._journal.write(rows)
         self._expected(shard, transfer, count)
-        self._state.arrived(shard, possession)
+        self._state.mark_arrived(shard, possession)
 
     def serve(self, moving: Collection[int]) -> None:
         """What was given to this node and has come whole, unless something older of it is being dropped."""
-        for shard in self._state.to_serve():
+        for shard in self._state.shards_to_serve():
             if shard in moving:
                 continue
             put_in(self._store, self._coming.pop(shard).content)
-            self._state.served(shard)
+            self._state.mark_served(shard)
             logger.info("a shard has come", extra={"shard": shard})
 
     def _expected(self, shard: int, transfer: str, number: int) -> "_Transfer":

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ropewalk.adapters.backends.ring.links import PATIENCE, NodeCalls
-from ropewalk.core.ring import place_of
+from ropewalk.core.ring import locate_stream
 from ropewalk.core.ring_state import RingState
 from ropewalk.model.errors import Moved, Unanswered, Unavailable
 
@@ -33,7 +33,7 @@ class Router:
         self.forwarded = 0
 
     def shard(self, name: str) -> int:
-        return place_of(name, self.state.table.shards)
+        return locate_stream(name, self.state.table.shards)
 
     def holder(self, name: str) -> str:
         """The node that holds a stream or a session; "" if nobody is known to."""

@@ -18,7 +18,7 @@ from ropewalk.adapters.backends.workers.listeners import Listeners
 from ropewalk.adapters.backends.workers.server import OBEY_SECONDS, RELEASE_SECONDS, Answer, BusWorker, StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.adapters.backends.workers.wire import NOTE, BusConnection, frame
-from ropewalk.core.ring import place_of
+from ropewalk.core.ring import locate_stream
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import digest
 from ropewalk.model.errors import Moved, NameTaken
@@ -155,7 +155,7 @@ class NodeServer(StoreServer):
 
     def require(self, name: str) -> None:
         """Raises `Moved` unless this node serves the shard of a stream or a session."""
-        shard = place_of(name, self._state.table.shards)
+        shard = locate_stream(name, self._state.table.shards)
         if shard in self.moving or not self._state.serves(shard):
             waits_for = self.waits_for() if self._state.holder(shard) == self._state.me else ""
             raise Moved(waits_for or "another node of the ring holds this")
@@ -245,7 +245,7 @@ class NodeServer(StoreServer):
         """A session that is not here may be asked for: a node that does not find one asks all."""
         assert self._store is not None
         home = self._store.sessions.home(self._store.sessions.current(sid))
-        if home is not None and place_of(home, self._state.table.shards) in self.moving:
+        if home is not None and locate_stream(home, self._state.table.shards) in self.moving:
             raise Moved("the shard is moving to another node of the ring")
 
     async def _disconnect(self, order: RemoteDisconnect) -> int:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ropewalk.adapters.backends.ring.links import NodeCalls
 from ropewalk.adapters.backends.ring.router import Router, grouped
 from ropewalk.adapters.backends.workers import wire
-from ropewalk.core.ring import partition_of
+from ropewalk.core.ring import parse_partition
 from ropewalk.model.errors import PartitionChanged, Unanswered, Unavailable
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.messages import Position, Publication, Receipt
@@ -29,7 +29,7 @@ class RingStreams:
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self.derive_partition = partition_of
+        self.derive_partition = parse_partition
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         publications = [_placed(publication) for publication in publications]
@@ -110,4 +110,4 @@ def _placed(publication: Publication) -> Publication:
     """With the partition key that its stream has by its name, so that a journal has it in the shard of the ring."""
     if "{" not in publication.stream or publication.partition_key:
         return publication
-    return replace(publication, partition_key=partition_of(publication.stream))
+    return replace(publication, partition_key=parse_partition(publication.stream))

@@ -84,7 +84,7 @@ class RingWorkerBackend(RingAccess):
         try:
             if node == self.state.me and news.table.shards != self.state.table.shards:
                 self.state.adopt(news)  # a journal keeps the number that it was made with
-            self.state.hear(node, news)
+            self.state.merge_news(node, news)
         except Conflict as conflict:
             logger.error("a node is of another ring", extra={"node": node, "reason": str(conflict)})
         self._follow()

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.workers.store import SharedStore
-from ropewalk.core.ring import place_of
+from ropewalk.core.ring import locate_stream
 from ropewalk.model.journal import Row, RowKind, encode_publication_detail
 from ropewalk.model.messages import MessageFields, Position, Registered
 from ropewalk.model.shards import (
@@ -95,7 +95,7 @@ def taken_out(store: SharedStore, shard: int) -> ShardContent:
     """The same in one step, of a shard that is not served: no append to it can be under way."""
 
     def belongs(name: str) -> bool:
-        return place_of(name, store.memory.shards) == shard
+        return locate_stream(name, store.memory.shards) == shard
 
     return ShardContent(
         shard, [*store.memory.take_out(shard), *store.sessions.take_out(belongs), *store.presence.take_out(belongs)]

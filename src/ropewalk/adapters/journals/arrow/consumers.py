@@ -13,7 +13,7 @@ from threading import Lock
 import msgspec
 
 from ropewalk.adapters.journals.arrow.records import Disk, checked, unchecked
-from ropewalk.core.consumers import lag, moved, needed_from, pinned
+from ropewalk.core.consumers import count_lag, find_needed_positions, move_marks, pin_marks
 from ropewalk.model.errors import Conflict, LimitReached, Unavailable
 from ropewalk.model.journal import Consumer, Marks, ShardMark, ShardSpan
 from ropewalk.ports import Clock
@@ -57,10 +57,10 @@ class Consumers:
     def pin(self, name: str, marks: Marks) -> Consumer:
         if self._path(name) in self._unreadable:
             raise Conflict(f"the marks of {name} cannot be read: move it to where it is (PUT), or forget it (DELETE)")
-        return self._change(name, lambda own: pinned(own, marks))
+        return self._change(name, lambda own: pin_marks(own, marks))
 
     def move(self, name: str, marks: Marks) -> Consumer:
-        return self._change(name, lambda own: moved(own, marks))
+        return self._change(name, lambda own: move_marks(own, marks))
 
     def remove(self, name: str) -> bool:
         with self._changing:
@@ -69,15 +69,15 @@ class Consumers:
             self._remove(name)
             return True
 
-    def needed_from(self, shards: int) -> dict[int, int]:
+    def find_needed_positions(self, shards: int) -> dict[int, int]:
         """By shard, the lowest position that is kept for consumers."""
         if any(self._held_until(written) > self._clock() for written in self._unreadable.values()):
             return dict.fromkeys(range(shards), 0)
-        return needed_from(consumer for consumer in self._known.values() if not self._idle(consumer))
+        return find_needed_positions(consumer for consumer in self._known.values() if not self._idle(consumer))
 
     def gauges(self, spans: list[ShardSpan]) -> dict[str, float]:
         known = self._known
-        lags = [sum(lag(consumer.marks, spans).values()) for consumer in known.values()]
+        lags = [sum(count_lag(consumer.marks, spans).values()) for consumer in known.values()]
         return {"journal_consumers": len(known), "journal_consumer_lag_rows": max(lags, default=0)}
 
     def _idle(self, consumer: Consumer) -> bool:

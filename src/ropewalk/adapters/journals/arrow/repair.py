@@ -20,7 +20,7 @@ from ropewalk.adapters.journals.arrow.inspection import InspectedGeneration, Pro
 from ropewalk.adapters.journals.arrow.records import Disk, Manifest, lock, save
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, index_path, read_table, scan, segment_path
 from ropewalk.adapters.journals.arrow.writer import BATCH_ROWS
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import GENERATION_BITS
 from ropewalk.protocol.journal_schema import INT64, SCHEMA
@@ -140,7 +140,7 @@ def _fits(generation: InspectedGeneration, hole: Hole, archived: ArchivedRows, r
     """Whether keys belong to the shard, positions are unique, and the rows around the hole equal those of the journal."""
     shard, (first, end) = generation.chain.shard, hole
     unique = len(set(rows["position"].to_pylist())) == rows.num_rows
-    if not unique or any(shard_of(key, shards) != shard for key in set(rows["key"].to_pylist())):
+    if not unique or any(locate_shard(key, shards) != shard for key in set(rows["key"].to_pylist())):
         return False
     for position in (first - 1, end):
         own = _row_at(generation, position)

@@ -198,7 +198,11 @@ class Upkeep:
         if holes != self._recorded and self._saved():
             self._recorded = holes
         leaving = going(
-            self._logs, self._archived, self._consumers.needed_from(len(self._logs)), self._retention, self._retention.clock()
+            self._logs,
+            self._archived,
+            self._consumers.find_needed_positions(len(self._logs)),
+            self._retention,
+            self._retention.clock(),
         )
         if leaving:
             self._let_go(leaving)

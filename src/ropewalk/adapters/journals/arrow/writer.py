@@ -20,7 +20,7 @@ from msgspec import Struct
 from ropewalk.adapters.journals.arrow.batches import encode, frame_batch
 from ropewalk.adapters.journals.arrow.logs import ShardLog
 from ropewalk.adapters.journals.arrow.records import CommitLog, Disk
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.journal import Row
 from ropewalk.ports import Clock
@@ -92,10 +92,10 @@ class GroupCommit:
     def _by_shard(self, rows: Sequence[Row]) -> dict[int, list[Row]]:
         shards = len(self._logs)
         if len(rows) == 1:
-            return {shard_of(rows[0].key, shards): list(rows)}
+            return {locate_shard(rows[0].key, shards): list(rows)}
         by_shard: dict[int, list[Row]] = {}
         for row in rows:
-            by_shard.setdefault(shard_of(row.key, shards), []).append(row)
+            by_shard.setdefault(locate_shard(row.key, shards), []).append(row)
         return by_shard
 
     def _roll(self, by_shard: dict[int, list[Row]]) -> list[ShardLog]:

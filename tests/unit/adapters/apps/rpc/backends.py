@@ -117,12 +117,6 @@ def asking(server: Server, calls: Calls, restore: bool = False) -> RpcApplicatio
     return HttpApplication(server.url, "", calls, restore=restore)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
     async with asyncio.timeout(TIMEOUT):
         while True:

@@ -34,9 +34,9 @@ from tests.unit.adapters.apps.rpc.backends import (
     calls,
     once,
     running,
-    until,
     until_answered,
 )
+from tests.waiting import until
 
 Serve = Callable[[Scripted], Server]
 

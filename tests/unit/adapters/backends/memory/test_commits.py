@@ -9,7 +9,7 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.backends.memory.commits import JournaledCommit
 from ropewalk.adapters.backends.memory.feed import LocalFeed
 from ropewalk.adapters.backends.memory.streams import StreamTable
-from ropewalk.core.idempotency import FORGOTTEN, REMEMBERED, Registrations
+from ropewalk.core.idempotency import MAX_PRODUCER_POSITIONS, UNKNOWN_POSITION, Registrations
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.journal import RowKind
@@ -219,12 +219,12 @@ async def test_sequence_is_registered_once_and_recent_ones_return_their_position
     for journal in [None, FakeJournal(instant=True), FakeJournal()]:
         with subtests.test(journal=journal):
             backend = backend_on(journal)
-            numbered = [Publication("a", b"1", producer="p", sequence=number) for number in range(REMEMBERED + 1)]
+            numbered = [Publication("a", b"1", producer="p", sequence=number) for number in range(MAX_PRODUCER_POSITIONS + 1)]
             first = await backend.streams.append(numbered)
             again = await backend.streams.append(numbered)
             assert not any(item.duplicate for item in first)
             assert all(item.duplicate for item in again)
-            expected = [FORGOTTEN, *(Position(item.epoch, item.offset) for item in first[1:])]
+            expected = [UNKNOWN_POSITION, *(Position(item.epoch, item.offset) for item in first[1:])]
             assert [Position(item.epoch, item.offset) for item in again] == expected
 
 

@@ -4,10 +4,10 @@ from ropewalk.adapters.backends.ring.feed import RingFeed
 from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
 from ropewalk.adapters.backends.ring.router import Router
 from ropewalk.core.ring_state import RingState
-from ropewalk.core.ring_table import first_table
+from ropewalk.core.ring_table import build_first_table
 from ropewalk.model.ring import RingMember
 
-STATE = RingState("a", first_table([RingMember("a", "h:1"), RingMember("b", "h:2")], 4))
+STATE = RingState("a", build_first_table([RingMember("a", "h:1"), RingMember("b", "h:2")], 4))
 
 
 class ReachedNode:

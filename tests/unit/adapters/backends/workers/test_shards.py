@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ropewalk.adapters.backends.workers.shards import put_in, take_out
 from ropewalk.adapters.backends.workers.store import SharedStore
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import locate_shard
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.journal import Recovered
 from ropewalk.model.messages import Position, Publication, Registered
@@ -17,7 +17,7 @@ from tests.journals import as_if_killed, running
 
 SHARDS = 3
 STREAM = "chat"
-SHARD = shard_of(STREAM, SHARDS)
+SHARD = locate_shard(STREAM, SHARDS)
 
 
 class NoListeners:

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,8 +15,7 @@ from ropewalk.model.journal import Row
 from ropewalk.model.limits import JournalLimits
 from ropewalk.testing.clock import ManualClock
 from tests.journals import QuickDisk, by_shard, publication, read_all, running, session
-
-TIMEOUT = 60.0
+from tests.waiting import until
 
 
 class NarrowDisk(QuickDisk):
@@ -46,12 +45,6 @@ def files_no_larger_than(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def spread(count: int, first: int = 1, value: bytes = b"") -> list[Row]:

@@ -22,6 +22,8 @@ from ropewalk.model.messages import Position, Publication
 from ropewalk.model.rules import StreamRules
 from tests.services import NatsServer, nats_server
 
+pytestmark = pytest.mark.tier("standard")
+
 
 class ForgetfulLink(NatsLink):
     """Can lose the answer to the next write, and can answer the next reads as a replica that is `behind`."""
