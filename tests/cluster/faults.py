@@ -24,7 +24,7 @@ PRESENCE_SECONDS = 2.0
 
 FLAGS = (
     *("--public", "--jwt_secret", SECRET, "--command_rate", "0"),
-    *("--history_limit", "100000", "--presence_ttl", f"{PRESENCE_SECONDS}s", "--resume_patience", "60s"),
+    *("--history_limit", "100000", "--presence_ttl", f"{PRESENCE_SECONDS}s", "--resume_timeout", "60s"),
 )
 
 

@@ -25,7 +25,7 @@ CLIENTS = int(os.environ.get("STORM_CLIENTS") or 200)
 REQUESTS = int(os.environ.get("STORM_REQUESTS") or 100)  # of each publisher
 PAUSE = 0.05  # maximum seconds between two requests, so that messages are published during the whole storm
 FLAGS = (
-    *("--public", "--sse", "--history_limit", "100000", "--resume_patience", "60s", "--command_rate", "0"),
+    *("--public", "--sse", "--history_limit", "100000", "--resume_timeout", "60s", "--command_rate", "0"),
     *("--app", "tests.faults.storm_channels:app", "--app_dir", str(Path(__file__).parents[2])),
 )
 

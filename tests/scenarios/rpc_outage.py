@@ -26,7 +26,7 @@ LISTENING = seat(Order(streams=(STREAM,)))
 OWN = identifier("the server's own")
 MAX_CONNECTING = 50
 
-FLAGS = ("--broadcast_key", "none", "--public_streams", "--rpc_restore", "--resume_patience", "10m")
+FLAGS = ("--broadcast_key", "none", "--public_streams", "--rpc_restore", "--resume_timeout", "10m")
 
 
 class Guest:

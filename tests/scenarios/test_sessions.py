@@ -15,7 +15,7 @@ SMALL_SESSION = 2048
 @pytest.fixture(scope="module")
 def server(server_with: ServerWith, worker_flags: tuple[str, ...]) -> RunningServer:
     return server_with(
-        "--public", "--presence_ttl", "6s", "--resume_patience", "60s", "--max_session_size", str(SMALL_SESSION), *worker_flags
+        "--public", "--presence_ttl", "6s", "--resume_timeout", "60s", "--max_session_size", str(SMALL_SESSION), *worker_flags
     )
 
 
@@ -91,7 +91,7 @@ async def test_client_that_reconnects_early_takes_over_its_session(server: Runni
 
 
 async def test_restored_session_without_a_history_request_gets_held_messages_and_a_gap(worker_flags: tuple[str, ...]) -> None:
-    with running_server("--public", "--resume_patience", "2s", *worker_flags) as hasty:
+    with running_server("--public", "--resume_timeout", "2s", *worker_flags) as hasty:
         async with cable(hasty) as client:
             await client.subscribe("news")
             await publish(hasty, "news", "one")

@@ -195,7 +195,7 @@ def _limits(settings: Settings) -> Limits:
         whisper_rate=settings.limits.whisper_rate,
         sessions_ttl=settings.broker.sessions_ttl,
         presence_ttl=settings.broker.presence_ttl,
-        resume_timeout=settings.broker.resume_patience,
+        resume_timeout=settings.broker.resume_timeout,
         max_pending_history=settings.limits.max_pending_history,
         archive_replay=settings.archive.archive_replay_limit,
         ping_interval=settings.websocket.ping_interval,

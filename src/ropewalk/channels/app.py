@@ -4,13 +4,13 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from ropewalk.channels import calls
 from ropewalk.channels.calls import ConnectionHandler
 from ropewalk.channels.channel import Channel
 from ropewalk.channels.handlers import Runner, handler_name, run_contained
-from ropewalk.channels.values import publication
+from ropewalk.channels.values import PublicationOptions, publication
 from ropewalk.model.application import (
     CallContext,
     CommandCall,
@@ -111,9 +111,7 @@ class App:
 
     # --- publishing ---------------------------------------------------------------------------------------------------
 
-    async def publish(
-        self, stream: str, data: Any, *, uid: str = "", type: str = "", transient: bool = False, exclude_socket: str = ""
-    ) -> Receipt:
+    async def publish(self, stream: str, data: Any, **options: Unpack[PublicationOptions]) -> Receipt:
         """Publish JSON at once, from a handler or a background task. Returns its position. Raises `Unavailable`.
 
         Args:
@@ -122,22 +120,11 @@ class App:
             transient: do not keep it in the history.
             exclude_socket: the sid of a session that does not get it.
         """
-        message = publication(stream, data, exclude_socket=exclude_socket, transient=transient, uid=uid, type=type)
-        return await self._running("publish").publish(message)
+        return await self._running("publish").publish(publication(stream, data, **options))
 
-    def publish_sync(
-        self,
-        stream: str,
-        data: Any,
-        *,
-        uid: str = "",
-        type: str = "",
-        transient: bool = False,
-        exclude_socket: str = "",
-        timeout: float = 10.0,
-    ) -> Receipt:
+    def publish_sync(self, stream: str, data: Any, *, timeout: float = 10.0, **options: Unpack[PublicationOptions]) -> Receipt:
         """`publish` for plain functions, which run in threads. Raises `Unavailable` after `timeout` seconds."""
-        message = publication(stream, data, exclude_socket=exclude_socket, transient=transient, uid=uid, type=type)
+        message = publication(stream, data, **options)
         return self._running("publish_sync").publish_sync(message, timeout)
 
     def _running(self, method: str) -> "_LoopPublisher":

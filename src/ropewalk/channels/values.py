@@ -5,7 +5,7 @@ handlers neither see nor set them.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -96,7 +96,18 @@ def stream_name(stream: str) -> str:
     return stream
 
 
-def publication(stream: str, data: object, *, exclude_socket: str, transient: bool, uid: str, type: str) -> Publication:
+class PublicationOptions(TypedDict, total=False):
+    """Optional arguments for publishing."""
+
+    uid: str
+    type: str
+    transient: bool
+    exclude_socket: str
+
+
+def publication(
+    stream: str, data: object, *, exclude_socket: str = "", transient: bool = False, uid: str = "", type: str = ""
+) -> Publication:
     """Raises TypeError or ValueError for an invalid name, type or value."""
     if type in SERVER_TYPES:
         raise ValueError(f"a message cannot be of type {type}: the server's own messages have it")

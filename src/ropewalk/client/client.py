@@ -1,11 +1,10 @@
 """The client that programs use. Its methods are the same over WebSocket and over TCP: the scheme of the address selects one."""
 
-import random
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from ropewalk.client import identifiers
 from ropewalk.client.addresses import addresses, is_tcp, tcp_address
@@ -131,6 +130,26 @@ def _page_size(limit: int) -> int:
     return limit
 
 
+class ConnectOptions(TypedDict, total=False):
+    """Further arguments of `connect`.
+
+    Args:
+        ping_interval: Requested from the server; None: the server decides. Over TCP the client pings, with None it does not.
+        inbox_size: Events that wait for a slow reader before the socket is no longer read (256).
+        connect_timeout: Seconds for a connection, and for the server's welcome (10).
+        answer_timeout: Seconds for the answer to a request (10).
+        backoff: The pauses between connection attempts.
+        chance: Spreads these pauses.
+    """
+
+    ping_interval: int | None
+    inbox_size: int
+    connect_timeout: float
+    answer_timeout: float
+    backoff: Backoff
+    chance: Chance
+
+
 @asynccontextmanager
 async def connect(
     url: str,
@@ -140,12 +159,7 @@ async def connect(
     refresh_token: Refresh | None = None,
     token_param: str = "jid",
     ca_file: str | None = None,
-    ping_interval: int | None = PING,
-    inbox_size: int = 256,
-    connect_timeout: float = 10.0,
-    answer_timeout: float = 10.0,
-    backoff: Backoff | None = None,
-    chance: Chance = random.random,
+    **options: Unpack[ConnectOptions],
 ) -> AsyncIterator[Client]:
     """A client of the server at `url`, closed at the end of the block.
 
@@ -156,30 +170,27 @@ async def connect(
         refresh_token: Called for a new token when it has expired.
         token_param: The server's `--jwt_param`.
         ca_file: A file with the certificates to trust instead of the system's.
-        ping_interval: Requested from the server; None: the server decides. Over TCP the client pings, with None it does not.
-        inbox_size: Events that wait for a slow reader before the socket is no longer read.
+        options: As in ConnectOptions.
 
     Raises Unreachable, Unauthorized or TokenExpired if the first connection fails. Later ones are retried until the block ends.
     """
     tls = tls_context(ca_file)
-    options = SessionOptions(
-        backoff or Backoff(), chance, _steady_clock(), inbox_size, connect_timeout, answer_timeout, ping_interval
-    )
+    chosen: ConnectOptions = {"ping_interval": PING, **options}
+    used = SessionOptions(_steady_clock(), **chosen)
     async with AsyncExitStack() as stack:
         if is_tcp(url):
             address = tcp_address(url)
             context = (tls or ssl.create_default_context()) if address.secure else None
-            session = ReconnectingSession(
-                TcpDialer(address, context, connect_timeout), BrokyClientCodec(), options, token or "", refresh_token
-            )
-            pusher = Pusher(url, key, ca_file=ca_file, backoff=options.backoff, chance=chance, timeout=connect_timeout)
+            dialer = TcpDialer(address, context, used.connect_timeout)
+            session = ReconnectingSession(dialer, BrokyClientCodec(), used, token or "", refresh_token)
+            pusher = Pusher(url, key, ca_file=ca_file, backoff=used.backoff, chance=used.chance, timeout=used.connect_timeout)
             client = Client(session, None, (await stack.enter_async_context(pusher)).session if key else None)
         else:
             cable = addresses(url).cable
             http = await stack.enter_async_context(http_session(tls))
-            dialer = WebSocketDialer(http, cable, token_param, ping_interval, connect_timeout)
-            session = ReconnectingSession(dialer, CableClientCodec(), options, token or "", refresh_token)
-            publisher = Publisher(url, key, http=http, backoff=options.backoff, chance=chance)
+            cable_dialer = WebSocketDialer(http, cable, token_param, chosen["ping_interval"], used.connect_timeout)
+            session = ReconnectingSession(cable_dialer, CableClientCodec(), used, token or "", refresh_token)
+            publisher = Publisher(url, key, http=http, backoff=used.backoff, chance=used.chance)
             client = Client(session, await stack.enter_async_context(publisher))
         await session.open()
         stack.push_async_callback(session.close)

@@ -6,6 +6,7 @@ caller waits for an answer, which may be behind the data for a full inbox.
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
@@ -33,9 +34,9 @@ class SessionOptions(Struct, frozen=True):
     """Options of a session.
 
     Args:
+        clock: UNIX time that never jumps.
         backoff: The pauses between connection attempts.
         chance: Spreads these pauses.
-        clock: UNIX time that never jumps.
         inbox_size: Events that wait for a slow reader before the socket is no longer read.
         connect_timeout: Seconds for a connection, and for the server's welcome.
         answer_timeout: Seconds; None: a wait ends only with the connection.
@@ -44,9 +45,9 @@ class SessionOptions(Struct, frozen=True):
         on_demand: Connect only while something is to be pushed.
     """
 
-    backoff: Backoff
-    chance: Chance
     clock: Clock
+    backoff: Backoff = Backoff()
+    chance: Chance = random.random
     inbox_size: int = 256
     connect_timeout: float = 10.0
     answer_timeout: float | None = 10.0

@@ -9,7 +9,6 @@ are sent again under the same uid.
 
 import asyncio
 import os
-import random
 import select
 import ssl
 import time
@@ -19,14 +18,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from socket import socket
-from typing import Any
+from typing import Any, Unpack
 
 from aiohttp import ClientSession
 from yarl import URL
 
 from ropewalk.client.addresses import addresses
 from ropewalk.client.errors import KeyRefused, PublishUnanswered, PublishUnavailable
-from ropewalk.client.publish_request import ATTEMPTS, PATH, Attempts, Draft, NotSent, RetryLimits, decode_receipts, headers
+from ropewalk.client.publish_request import PATH, Attempts, DirectOptions, Draft, NotSent, RetryLimits, decode_receipts, headers
 from ropewalk.client.publisher import Publisher
 from ropewalk.client.tls import connection_error, http_session, tls_context
 from ropewalk.core.signatures import API_PHRASE, derive
@@ -192,7 +191,7 @@ class Direct:
 
     def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
         _refuse_to_block_a_loop()
-        attempts = Attempts(drafts, RetryLimits(ATTEMPTS, timeout=self._timeout, total=self._timeout), random.random)
+        attempts = Attempts(drafts, RetryLimits(timeout=self._timeout, total=self._timeout))
         while True:
             try:
                 return decode_receipts(*self._connections.post(attempts.body, attempts.timeout()))
@@ -204,7 +203,7 @@ class Direct:
 
     async def apublish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
         http = await self._sessions.current()
-        publisher = Publisher(self._url, self._key, http=http, attempts=ATTEMPTS, timeout=self._timeout, total=self._timeout)
+        publisher = Publisher(self._url, self._key, http=http, timeout=self._timeout, total=self._timeout)
         try:
             return await publisher.publish_batch(drafts)
         except KeyRefused as refused:
@@ -243,16 +242,7 @@ def configure(
     )
 
 
-def publish(
-    stream: str,
-    data: Any,
-    *,
-    uid: str = "",
-    transient: bool = False,
-    exclude_socket: str = "",
-    type: str = "",
-    partition_key: str = "",
-) -> Receipt:
+def publish(stream: str, data: Any, *, type: str = "", **options: Unpack[DirectOptions]) -> Receipt:
     """Publish from blocking code and return the position.
 
     Args:
@@ -265,7 +255,7 @@ def publish(
 
     Raises PublishError, and RuntimeError in a thread with a running event loop.
     """
-    return publish_batch([Draft(stream, data, uid, transient, exclude_socket, type, partition_key)])[0]
+    return publish_batch([Draft(stream, data, broadcast_type=type, **options)])[0]
 
 
 def publish_batch(drafts: Sequence[Draft]) -> list[Receipt]:
@@ -273,18 +263,9 @@ def publish_batch(drafts: Sequence[Draft]) -> list[Receipt]:
     return _current().publish_batch(drafts)
 
 
-async def apublish(
-    stream: str,
-    data: Any,
-    *,
-    uid: str = "",
-    transient: bool = False,
-    exclude_socket: str = "",
-    type: str = "",
-    partition_key: str = "",
-) -> Receipt:
+async def apublish(stream: str, data: Any, *, type: str = "", **options: Unpack[DirectOptions]) -> Receipt:
     """`publish` for asynchronous code."""
-    return (await apublish_batch([Draft(stream, data, uid, transient, exclude_socket, type, partition_key)]))[0]
+    return (await apublish_batch([Draft(stream, data, broadcast_type=type, **options)]))[0]
 
 
 async def apublish_batch(drafts: Sequence[Draft]) -> list[Receipt]:

@@ -1,10 +1,11 @@
 """Publish requests over HTTP: publications to a body, the answer to receipts or a typed error, and when to retry. No I/O."""
 
 import math
+import random
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec import Struct
@@ -39,6 +40,21 @@ class Draft(Struct, frozen=True):
     exclude_socket: str = ""
     broadcast_type: str = ""
     partition_key: str = ""
+
+
+class DirectOptions(TypedDict, total=False):
+    """Optional arguments of `ropewalk.publish`: fields of a Draft."""
+
+    uid: str
+    transient: bool
+    exclude_socket: str
+    partition_key: str
+
+
+class DraftOptions(DirectOptions, total=False):
+    """Optional arguments of `publish` of a client: fields of a Draft."""
+
+    broadcast_type: str
 
 
 class _Registered(Struct):
@@ -114,6 +130,20 @@ class NotSent(PublishUnanswered):
     """No connection was made, so nothing was registered."""
 
 
+class RetryOptions(TypedDict, total=False):
+    """Optional arguments of Publisher and Pusher.
+
+    Args:
+        attempts: Attempts for each publication or push.
+        backoff: The pauses between them.
+        chance: Spreads these pauses.
+    """
+
+    attempts: int
+    backoff: Backoff
+    chance: Chance
+
+
 class RetryLimits(Struct, frozen=True):
     """Limits for a batch. `timeout`: seconds of one attempt. `total`: seconds of all attempts and pauses."""
 
@@ -121,6 +151,7 @@ class RetryLimits(Struct, frozen=True):
     backoff: Backoff = Backoff()
     timeout: float = 10.0
     total: float = math.inf
+    chance: Chance = random.random
 
 
 class Attempts:
@@ -130,14 +161,11 @@ class Attempts:
     and is sent again only if it was not sent.
     """
 
-    def __init__(
-        self, drafts: Sequence[Draft], limits: RetryLimits, chance: Chance, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, drafts: Sequence[Draft], limits: RetryLimits, clock: Callable[[], float] = time.monotonic) -> None:
         named = [draft if draft.uid or draft.transient else replace(draft, uid=uuid.uuid4().hex) for draft in drafts]
         self.body = encode_batch(named)
         self._repeatable = not any(draft.transient for draft in named)
         self._limits = limits
-        self._chance = chance
         self._clock = clock
         self._deadline = clock() + limits.total
         self._failed = 0
@@ -148,7 +176,7 @@ class Attempts:
 
     def pause(self, failure: PublishUnavailable) -> float:
         """Seconds until the next attempt. Raises the failure if there must not be one."""
-        pause = self._limits.backoff.delay(self._failed, self._chance)
+        pause = self._limits.backoff.delay(self._failed, self._limits.chance)
         self._failed += 1
         safe = self._repeatable or isinstance(failure, NotSent)
         if not safe or self._failed >= self._limits.attempts or pause >= self._left():

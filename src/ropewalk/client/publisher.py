@@ -2,41 +2,38 @@
 
 import asyncio
 import math
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTimeout
 
 from ropewalk.client.addresses import addresses
 from ropewalk.client.errors import PublishUnanswered, PublishUnavailable
-from ropewalk.client.publish_request import ATTEMPTS, PATH, Attempts, Draft, NotSent, RetryLimits, decode_receipts, headers
+from ropewalk.client.publish_request import (
+    PATH,
+    Attempts,
+    Draft,
+    DraftOptions,
+    NotSent,
+    RetryLimits,
+    RetryOptions,
+    decode_receipts,
+    headers,
+)
 from ropewalk.client.tls import connection_error, http_session, tls_context
-from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.messages import Receipt
 
 
 class PublishMethods(ABC):
     """`publish` in terms of `publish_batch`."""
 
-    async def publish(
-        self,
-        stream: str,
-        data: Any,
-        *,
-        uid: str = "",
-        transient: bool = False,
-        exclude_socket: str = "",
-        broadcast_type: str = "",
-        partition_key: str = "",
-    ) -> Receipt:
-        """Publish a JSON value with the key for publishing, and return its position.
+    async def publish(self, stream: str, data: Any, **options: Unpack[DraftOptions]) -> Receipt:
+        """Publish a JSON value with the key for publishing, and return its position. `options`: further fields of a Draft.
 
         Raises PublishError; after PublishUnavailable, sending again with the same uid is safe.
         """
-        draft = Draft(stream, data, uid, transient, exclude_socket, broadcast_type, partition_key)
-        return (await self.publish_batch([draft]))[0]
+        return (await self.publish_batch([Draft(stream, data, **options)]))[0]
 
     @abstractmethod
     async def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -51,6 +48,7 @@ class Publisher(PublishMethods):
         http: Use this session, with its own certificates, and leave it open.
         timeout: Seconds of one attempt.
         total: Seconds of all attempts of a call.
+        retries: `attempts` (10 by default), `backoff` and `chance`.
     """
 
     def __init__(
@@ -60,19 +58,16 @@ class Publisher(PublishMethods):
         *,
         ca_file: str | None = None,
         http: ClientSession | None = None,
-        attempts: int = ATTEMPTS,
-        backoff: Backoff | None = None,
-        chance: Chance = random.random,
         timeout: float = 10.0,
         total: float = math.inf,
+        **retries: Unpack[RetryOptions],
     ) -> None:
         self._url = addresses(url).base + PATH
         self._headers = headers(key)
         self._tls = tls_context(ca_file)
         self._given = http
         self._http = http
-        self._limits = RetryLimits(attempts, backoff or Backoff(), timeout, total)
-        self._chance = chance
+        self._limits = RetryLimits(timeout=timeout, total=total, **retries)
 
     async def __aenter__(self) -> Self:
         self._http = self._http or http_session(self._tls)
@@ -84,7 +79,7 @@ class Publisher(PublishMethods):
             self._http = None
 
     async def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        attempts = Attempts(drafts, self._limits, self._chance)
+        attempts = Attempts(drafts, self._limits)
         while True:
             try:
                 return await self._send(attempts.body, attempts.timeout())

@@ -3,13 +3,12 @@
 Pushes do not wait for each other: as many are unanswered as the server allows.
 """
 
-import random
 import secrets
 import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import Self, Unpack
 
 import msgspec
 
@@ -18,11 +17,10 @@ from ropewalk.client.broky import BrokyClientCodec
 from ropewalk.client.connection import SessionOptions
 from ropewalk.client.errors import OVER_HTTP, NotSupported, PublicationRefused
 from ropewalk.client.identifiers import parse_key
-from ropewalk.client.publish_request import ATTEMPTS, Draft
+from ropewalk.client.publish_request import Draft, RetryOptions
 from ropewalk.client.session import ReconnectingSession
 from ropewalk.client.tcp import TcpDialer
 from ropewalk.client.tls import tls_context
-from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.messages import KSUID_LENGTH, Position, Receipt
 from ropewalk.protocol.broky.frames import Format
@@ -104,6 +102,7 @@ class Pusher(PushMethods):
     Args:
         key: The key for publishing.
         timeout: Seconds of one attempt.
+        retries: `attempts` (10 by default), `backoff` and `chance`.
     """
 
     def __init__(
@@ -112,15 +111,19 @@ class Pusher(PushMethods):
         key: str | None = None,
         *,
         ca_file: str | None = None,
-        attempts: int = ATTEMPTS,
-        backoff: Backoff | None = None,
-        chance: Chance = random.random,
         timeout: float = 10.0,
+        **retries: Unpack[RetryOptions],
     ) -> None:
         address = tcp_address(url)
         tls = (tls_context(ca_file) or ssl.create_default_context()) if address.secure else None
         options = SessionOptions(
-            backoff or Backoff(), chance, time.time, 1, timeout, None, timeout / 2, attempts, on_demand=True
+            time.time,
+            inbox_size=1,
+            connect_timeout=timeout,
+            answer_timeout=None,
+            ping_interval=timeout / 2,
+            on_demand=True,
+            **retries,
         )
         self.session = ReconnectingSession(TcpDialer(address, tls, timeout), BrokyClientCodec(), options, key or "")
 

@@ -157,14 +157,8 @@ def _raw_entries(body: bytes, most: int) -> list[Raw]:
         return _list_decoder.decode(body)
     except _TooMany:
         raise MalformedPublication(f"a batch holds 1 to {most} publications, this one more") from None
-    except msgspec.ValidationError as error:
-        raise _no_publication(error) from None
-    except UnicodeDecodeError:
-        raise MalformedPublication("body is not UTF-8") from None
-    except msgspec.DecodeError as error:
-        raise MalformedPublication(f"body is not JSON: {why_no_json(body, error)}") from None
-    except RecursionError:
-        raise _too_deep() from None
+    except _UNDECODABLE as error:
+        raise _explain(error, body) from None
 
 
 def _check_number(entries: int, limits: PublicationLimits) -> None:
@@ -195,19 +189,24 @@ def _entries(body: bytes) -> _Entry | list[_StrictBatchEntry] | list[_BatchEntry
             if is_too_deep(body, MAX_DEPTH + _AROUND):
                 raise _too_deep() from None
             return _body_decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise _no_publication(error) from None
-    except UnicodeDecodeError:
-        raise MalformedPublication("body is not UTF-8") from None
-    except msgspec.DecodeError as error:
-        raise MalformedPublication(f"body is not JSON: {why_no_json(body, error)}") from None
-    except RecursionError:
-        raise _too_deep() from None
+    except _UNDECODABLE as error:
+        raise _explain(error, body) from None
 
 
-def _no_publication(error: msgspec.ValidationError) -> MalformedPublication:
-    place = _BATCH_INDEX.search(str(error))
-    return MalformedPublication(f"not a publication: {error}", int(place[1]) if place else 0)
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def _explain(error: Exception, body: bytes) -> MalformedPublication:
+    """The refusal for an error of msgspec."""
+    match error:
+        case msgspec.ValidationError():
+            place = _BATCH_INDEX.search(str(error))
+            return MalformedPublication(f"not a publication: {error}", int(place[1]) if place else 0)
+        case UnicodeDecodeError():
+            return MalformedPublication("body is not UTF-8")
+        case RecursionError():
+            return _too_deep()
+    return MalformedPublication(f"body is not JSON: {why_no_json(body, error)}")
 
 
 def _too_deep() -> MalformedPublication:

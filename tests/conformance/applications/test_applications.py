@@ -21,7 +21,7 @@ from tests.conformance.selection import only
 
 pytestmark = pytest.mark.tier("standard")
 
-HISTORY = ("--history_limit", "5", "--resume_patience", "60s", "--sse", "--streams_whisper")
+HISTORY = ("--history_limit", "5", "--resume_timeout", "60s", "--sse", "--streams_whisper")
 SEEN = ("--headers", "cookie,x-tenant", "--proxy_cookies", "user,theme")
 
 

@@ -54,7 +54,8 @@ class Owner:
 async def fail(*errors: Unreachable, on_demand: bool = False, accepted_before: Unreachable | None = None) -> Owner:
     """Returns after an attempt with each error. The server accepts the session before the last one."""
     owner, dialer = Owner(), FailingDialer(*errors)
-    options = SessionOptions(Backoff(first=0.0, cap=0.0), lambda: 0.0, lambda: 0.0, attempts=3, on_demand=on_demand)
+    backoff = Backoff(first=0.0, cap=0.0)
+    options = SessionOptions(lambda: 0.0, backoff, chance=lambda: 0.0, attempts=3, on_demand=on_demand)
     connection = Connection(dialer, CableClientCodec(), options, owner, "", None)
     connection.start()
     await dialer.done.wait()

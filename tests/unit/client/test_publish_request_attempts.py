@@ -1,15 +1,14 @@
 """Retries of a batch: when, how often, and when not."""
 
 from collections.abc import Sequence
-from inspect import signature
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from ropewalk.client.connection import SessionOptions
 from ropewalk.client.errors import PublishUnavailable
 from ropewalk.client.publish_request import ATTEMPTS, Attempts, Draft, NotSent, RetryLimits
-from ropewalk.client.publisher import Publisher
-from ropewalk.client.pusher import Pusher
 from ropewalk.core.backoff import Backoff
 from ropewalk.testing.clock import ManualClock
 
@@ -19,7 +18,7 @@ STEADY = Backoff(first=1.0, cap=4.0)
 
 
 def attempts_for(drafts: Sequence[Draft], limits: RetryLimits, clock: ManualClock | None = None) -> Attempts:
-    return Attempts(drafts, limits, lambda: 1.0, clock or ManualClock())
+    return Attempts(drafts, replace(limits, chance=lambda: 1.0), clock or ManualClock())
 
 
 def uids(attempts: Attempts) -> list[str]:
@@ -32,10 +31,9 @@ def test_uid_is_generated_unless_transient() -> None:
 
 
 def test_default_attempts_outlast_a_restart() -> None:
-    attempts = Attempts([STORED], RetryLimits(), lambda: 0.0, ManualClock())
+    attempts = Attempts([STORED], RetryLimits(chance=lambda: 0.0), ManualClock())
     assert sum(attempts.pause(LOST) for _ in range(ATTEMPTS - 1)) >= 20
-    for sender in (Publisher, Pusher):
-        assert signature(sender).parameters["attempts"].default == ATTEMPTS
+    assert RetryLimits().attempts == SessionOptions(ManualClock()).attempts == ATTEMPTS
 
 
 def test_pauses_grow_until_the_attempts_are_exhausted() -> None:

@@ -331,8 +331,8 @@ def number_of_workers(default: int, help: str) -> int:
     return _declare(default, Declared(WORKERS, help))
 
 
-def duration(default: float, help: str, positive: bool = False) -> float:
-    return _declare(default, Declared(DURATION, help, positive=positive))
+def duration(default: float, help: str, positive: bool = False, alias: str = "") -> float:
+    return _declare(default, Declared(DURATION, help, positive=positive, alias=alias))
 
 
 def milliseconds(default: float, help: str, positive: bool = False) -> float:

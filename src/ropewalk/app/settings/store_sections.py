@@ -39,9 +39,10 @@ class BrokerSettings:
         _SESSION.sessions_ttl, "How long a session can be resumed after its connection is lost; 0 disables resuming."
     )
     presence_ttl: float = duration(_SESSION.presence_ttl, "How long a member stays present after its connection is lost.")
-    resume_patience: float = duration(
+    resume_timeout: float = duration(
         _SESSION.resume_timeout,
         "How long a restored session's streams wait for its history request before they continue with a gap notice.",
+        alias="resume_patience",
     )
     dedup_ttl: float = duration(300.0, "How long the uid of a publication is remembered for deduplication.")
     dedup_limit: int = count(100_000, "Maximum uids kept for deduplication; the oldest are dropped first.")

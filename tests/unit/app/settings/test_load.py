@@ -13,7 +13,7 @@ from ropewalk.model.rules import SinceGaps, SlowPolicy, StreamRule
 
 NUMBERS = (COUNT, DURATION, MILLISECONDS, SIZE)
 PLAIN_ZERO = {
-    *("presence_ttl", "resume_patience", "dedup_ttl", "dedup_limit", "archive_refresh"),  # 0 switches it off
+    *("presence_ttl", "resume_timeout", "dedup_ttl", "dedup_limit", "archive_refresh"),  # 0 switches it off
     *("shutdown_delay", "shutdown_spread", "shutdown_timeout"),
     "journal_shards",  # checked together with its upper bound
 }
@@ -294,6 +294,10 @@ def test_alias_works_in_every_source(tmp_path: Path, subtests: pytest.Subtests) 
 
 def test_replicas_is_an_alias_of_nats_replicas(tmp_path: Path) -> None:
     assert load(["--broker", "nats", "--replicas", "3"], {}, tmp_path).nats.nats_replicas == 3
+
+
+def test_resume_patience_is_an_alias_of_resume_timeout(tmp_path: Path) -> None:
+    assert load(["--resume_patience", "7s"], {}, tmp_path).broker.resume_timeout == 7.0
 
 
 def test_setting_under_both_names_in_one_source_is_rejected(tmp_path: Path, subtests: pytest.Subtests) -> None:
