@@ -92,6 +92,23 @@ def test_reports_name_the_largest_crowds_and_no_identity(monkeypatch: pytest.Mon
     assert not any("user" in key for key in crowds)
 
 
+def test_crowd_is_reported_down_to_its_share_of_the_limit() -> None:
+    found = quotas_of(per_user=10 * quotas.REPORTED_SHARE)
+    for _ in range(11):
+        found.identify(ALICE)
+    reported = []
+    for _ in range(3):
+        reported.append(list(found.crowds().values()))
+        found.leave("", ALICE)
+    assert reported == [[11], [10], []]
+
+
+def test_user_without_connections_takes_no_memory() -> None:
+    found = quotas_of(per_user=2, per_address=2)
+    found.leave(str(found.enter(ADDRESS, 0.0)), str(found.identify(ALICE)))
+    assert (found._users._taken, found._addresses._taken) == ({}, {})
+
+
 def test_changed_limits_hold_for_connections_to_come() -> None:
     found = quotas_of()
     for _ in range(3):

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from ropewalk.model.messages import LAST_KSUID
 from ropewalk.protocol.broky import ksuid
 
 
@@ -20,8 +21,13 @@ def test_ksuids_sort_by_time_as_bytes_and_as_text() -> None:
     assert [ksuid.ksuid_text(each) for each in made] == sorted(map(ksuid.ksuid_text, made))
 
 
+def test_largest_ksuid_has_all_bits_set() -> None:
+    assert ksuid.ksuid_of(LAST_KSUID) == b"\xff" * ksuid.KSUID_BYTES
+    assert ksuid.ksuid_text(b"\xff" * ksuid.KSUID_BYTES) == LAST_KSUID
+
+
 def test_invalid_ksuid_is_refused(subtests: pytest.Subtests) -> None:
-    rows: list[str] = ["", "0" * 26, "0" * 28, "z" * 27, "0" * 26 + "-", "0" * 26 + "é"]
+    rows: list[str] = ["", "0" * 26, "0" * 28, "z" * 27, LAST_KSUID[:-1] + "W", "0" * 26 + "-", "0" * 26 + "é"]
     for text in rows:
         with subtests.test(text=text), pytest.raises(ValueError, match="KSUID"):
             ksuid.parse_ksuid(text)
