@@ -10,10 +10,10 @@ import pytest
 from ropewalk.adapters.archives.delta import DeltaArchive
 from ropewalk.engine.tiered import TieredBackend
 from ropewalk.ports import Backend
+from ropewalk.testing.backend import UpkeepConformance
 from ropewalk.testing.backend_feed import FeedConformance
 from ropewalk.testing.backend_rig import BackendSetup
 from ropewalk.testing.backend_streams import StreamConformance
-from ropewalk.testing.backend_upkeep import UpkeepConformance
 from tests.conformance.test_backend_memory import memory_backend
 
 

@@ -26,8 +26,7 @@ from ropewalk.model.messages import Position
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken
 from ropewalk.testing.shared_store import LosableStore
 from ropewalk.testing.simulation.ledger import AnomalyKind
-from ropewalk.testing.simulation.shrinking import shortest
-from ropewalk.testing.simulation.steps import ACTIONS, simulate
+from ropewalk.testing.simulation.steps import ACTIONS, shortest, simulate
 from ropewalk.testing.simulation.world import Plan
 
 SHORT, LONG = 300, 2_500

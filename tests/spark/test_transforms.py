@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ropewalk.model.journal import GENERATION_SIZE
-from ropewalk.pipeline import audience
 from ropewalk.pipeline.context import only_with_rows
 from ropewalk.pipeline.jobs import audit, derive, replay, rollup
 from ropewalk.pipeline.jobs.presence import PresenceFold, figures, moves
@@ -81,7 +80,7 @@ def counted(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
 
 def alone(spark: SparkSession, rows: DataFrame) -> DataFrame:
     """The figures of rows without earlier subscribers."""
-    return rollup.minutely(rows, audience.intervals(rows, spark.createDataFrame([], audience.SCHEMA)))
+    return rollup.minutely(rows, rollup.intervals(rows, spark.createDataFrame([], rollup.SCHEMA)))
 
 
 @pytest.mark.tier("all")
@@ -100,9 +99,9 @@ def test_subscriber_is_counted_in_every_minute_until_it_leaves(spark: SparkSessi
         row("changed", 185, 14, other, sid="changes"),
     ]
     told = frame(spark, *first)
-    before = audience.remaining(audience.intervals(told, spark.createDataFrame([], audience.SCHEMA)))
+    before = rollup.remaining(rollup.intervals(told, spark.createDataFrame([], rollup.SCHEMA)))
     after = frame(spark, *second)
-    present = audience.intervals(after, before)
+    present = rollup.intervals(after, before)
 
     found = (
         rollup.combined(rollup.minutely(rollup.timed(after, {}, timedelta(minutes=1)), present))
@@ -112,7 +111,7 @@ def test_subscriber_is_counted_in_every_minute_until_it_leaves(spark: SparkSessi
     )
 
     assert [(r.minute.minute, r.subscribers) for r in found] == [(1, 4), (2, 4), (3, 2), (4, 1)]
-    left = sorted((r.sid, tuple(r.streams)) for r in audience.remaining(present).collect())
+    left = sorted((r.sid, tuple(r.streams)) for r in rollup.remaining(present).collect())
     assert left == [("changes", ("b",)), ("stays", ("a",))]
 
 

@@ -43,7 +43,7 @@ from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.signatures import unverified_name
 from ropewalk.core.stats import Stats
-from ropewalk.dashboard.demo import DemoPage, StaticPage
+from ropewalk.dashboard import DemoPage, StaticPage
 from ropewalk.engine.context import Access, EngineContext
 from ropewalk.engine.inspection import NodeInspector, ReportSources
 from ropewalk.engine.node import Node

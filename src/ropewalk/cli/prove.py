@@ -10,8 +10,7 @@ import msgspec
 
 from ropewalk.cli.progress import ProgressLine
 from ropewalk.model.errors import UserMistake
-from ropewalk.testing.simulation.shrinking import shortest
-from ropewalk.testing.simulation.steps import ACTIONS, NEEDED, simulate
+from ropewalk.testing.simulation.steps import ACTIONS, NEEDED, shortest, simulate
 from ropewalk.testing.simulation.world import FAULTS, Plan, Report
 
 SUMMARY = "simulate nodes, clients and failures, and check the contract at each step"

@@ -11,6 +11,7 @@ from ropewalk.client.addresses import addresses, is_tcp, tcp_address
 from ropewalk.client.broky import BrokyClientCodec
 from ropewalk.client.codec import CableClientCodec
 from ropewalk.client.connection import Refresh, SessionOptions
+from ropewalk.client.dialers import TcpDialer, WebSocketDialer
 from ropewalk.client.errors import OVER_TCP, NotSupported
 from ropewalk.client.events import KeptMessages
 from ropewalk.client.identifiers import parse_key, parse_name, parse_signed
@@ -19,10 +20,8 @@ from ropewalk.client.publisher import Publisher, PublishMethods
 from ropewalk.client.pusher import Pusher, PushMethods
 from ropewalk.client.session import ReconnectingSession
 from ropewalk.client.stream import Stream
-from ropewalk.client.tcp import TcpDialer
 from ropewalk.client.tls import http_session, tls_context
 from ropewalk.client.track import BEFORE_ALL
-from ropewalk.client.websocket import WebSocketDialer
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.messages import Position, Receipt

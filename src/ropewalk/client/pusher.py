@@ -15,11 +15,11 @@ import msgspec
 from ropewalk.client.addresses import tcp_address
 from ropewalk.client.broky import BrokyClientCodec
 from ropewalk.client.connection import SessionOptions
+from ropewalk.client.dialers import TcpDialer
 from ropewalk.client.errors import OVER_HTTP, NotSupported, PublicationRefused
 from ropewalk.client.identifiers import parse_key
 from ropewalk.client.publish_request import Draft, RetryOptions
 from ropewalk.client.session import ReconnectingSession
-from ropewalk.client.tcp import TcpDialer
 from ropewalk.client.tls import tls_context
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.messages import KSUID_LENGTH, Position, Receipt

@@ -16,7 +16,7 @@ from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.limits import Limits
 from ropewalk.model.session_log import SessionCheckpoint
 from ropewalk.model.sessions import Accepted, AppSide, ConnectRequest, Refused, SessionSnapshot
-from ropewalk.testing.simulation.loop import run
+from ropewalk.testing.simulation.steps import run
 from tests.unit.engine.journaled_nodes import PATIENT, JournaledNode
 from tests.unit.engine.script import CHAT, Script
 from tests.unit.engine.workbench import Client, Workbench, settle

@@ -25,7 +25,7 @@ from ropewalk.model.presence import Member, PresenceEvent
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import Accepted, ConnectRequest, SessionSnapshot, SessionTaken, SessionWrite, Subscribed
 from ropewalk.testing.shared_store import LosableStore
-from ropewalk.testing.simulation.loop import run
+from ropewalk.testing.simulation.steps import run
 from ropewalk.testing.simulation.unreliable import LATE_SECONDS, Air, Counts, Faults, UnreliableBackend
 from tests.unit.engine.workbench import Client, Clock, Workbench, public
 

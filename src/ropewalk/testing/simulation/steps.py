@@ -1,21 +1,56 @@
 """The simulation: each step performs one action, and a quiet period follows every few thousand steps.
 
 Invariant: everything follows from the seed. Time is virtual. It uses no wall clock, no threads and no system randomness.
+A failed simulation can be shrunk: fewer streams, clients, nodes, actions and faults, with the same kind of failure.
 """
 
 import asyncio
+import selectors
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from random import Random
+from typing import Any, TypeVar
 from unittest.mock import patch
+
+from msgspec.structs import replace
 
 from ropewalk.engine.node import Node
 from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.messages import Publication, RemoteDisconnect
 from ropewalk.testing.simulation.client import SimulatedClient
 from ropewalk.testing.simulation.ledger import Anomaly
-from ropewalk.testing.simulation.loop import run
-from ropewalk.testing.simulation.world import Host, Plan, Report, World
+from ropewalk.testing.simulation.world import FAULTS, Host, Plan, Report, World
+
+Result = TypeVar("Result")
+
+
+class _NoWaiting(selectors.SelectSelector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise RuntimeError("no callback and no timer left: the simulation is stuck")
+        self.now += max(0.0, timeout)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """For coroutines without sockets, threads and processes."""
+
+    def __init__(self) -> None:
+        self._virtual = _NoWaiting()
+        super().__init__(self._virtual)
+
+    def time(self) -> float:
+        return self._virtual.now
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(work)
+
 
 QUIET_EVERY_STEPS = 2_000
 
@@ -234,3 +269,37 @@ ACTIONS: dict[str, tuple[float, WorldAction]] = {
 
 NEEDED = ("publish", "connect", "subscribe")
 """Actions that cannot be left out."""
+
+
+SEEDS = 8
+"""Seeds to try for each smaller plan: its history is different in any case."""
+
+
+def shortest(plan: Plan, report: Report, progress: Callable[[int], None] = lambda steps: None) -> tuple[Plan, Report]:
+    """The failed `plan` and its report, or a smaller plan that fails in the same way."""
+    plan = replace(plan, steps=report.steps)
+    for smaller in _smaller(plan):
+        found = _fails_alike(smaller(plan), report, progress)
+        if found is not None:
+            plan, report = found
+    return plan, report
+
+
+def _smaller(plan: Plan) -> Iterator[Callable[[Plan], Plan]]:
+    for name in (*FAULTS, *ACTIONS):
+        if name not in NEEDED:
+            yield lambda plan, name=name: replace(plan, without=plan.without | {name})  # type: ignore[misc]
+    yield lambda plan: replace(plan, streams=1)
+    for _ in range(3):
+        yield lambda plan: replace(plan, clients=max(1, plan.clients // 2))
+        yield lambda plan: replace(plan, nodes=max(1, plan.nodes - 1))
+
+
+def _fails_alike(plan: Plan, report: Report, progress: Callable[[int], None]) -> tuple[Plan, Report] | None:
+    best: tuple[Plan, Report] | None = None
+    for seed in range(plan.seed, plan.seed + SEEDS):
+        tried = replace(plan, seed=seed, steps=plan.steps if best is None else best[1].steps)
+        found = simulate(tried, progress)
+        if found.kind is report.kind and (best is None or found.steps < best[1].steps):
+            best = (replace(tried, steps=found.steps), found)
+    return best

@@ -7,6 +7,7 @@ missing.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from hashlib import blake2b
 from random import Random
 
 import msgspec
@@ -23,9 +24,28 @@ from ropewalk.model.rules import SlowPolicy, StreamRule, StreamRules
 from ropewalk.model.sessions import Accepted, ConnectRequest, SessionTaken
 from ropewalk.testing.shared_store import LosableStore
 from ropewalk.testing.simulation.client import SimulatedClient
-from ropewalk.testing.simulation.digest import HistoryDigest
 from ropewalk.testing.simulation.ledger import Anomaly, AnomalyKind, Ledger
 from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
+
+
+class HistoryDigest:
+    """A running hash over the events of a simulation, in their order and with their virtual times.
+
+    Args:
+        now: returns the virtual time.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._hash = blake2b(digest_size=8)
+
+    def add(self, event: str, data: bytes = b"") -> None:
+        self._hash.update(b"%r %d %s %d " % (self._now(), len(event), event.encode(), len(data)))
+        self._hash.update(data)
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
 
 START_TIME = 1_800_000_000.0
 QUIET_SECONDS = 20.0

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from ropewalk.dashboard.demo import DemoPage, StaticPage
+from ropewalk.dashboard import DemoPage, StaticPage
 
 CONTENT_TYPES = {
     "/demo": "text/html; charset=utf-8",

@@ -1,6 +1,6 @@
 """The circuit breaker, on a manual clock."""
 
-from ropewalk.adapters.apps.rpc.breaker import Breaker
+from ropewalk.adapters.apps.rpc.http import Breaker
 from ropewalk.testing.clock import ManualClock
 
 
