@@ -61,7 +61,7 @@ def test_the_systemd_unit_has_a_writable_state_directory() -> None:
     assert "\nStateDirectory=ropewalk\n" in (ROOT / "docs/how-to/deploy.md").read_text()
 
 
-def test_the_spark_pages_say_which_python_the_workers_need() -> None:
+def test_spark_pages_state_which_python_the_workers_need() -> None:
     pages = ("docs/how-to/spark.md", "docs/reference/spark.md")
     assert [page for page in pages if "PYSPARK_PYTHON" not in (ROOT / page).read_text()] == []
 

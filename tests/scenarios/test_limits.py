@@ -202,7 +202,7 @@ async def test_whispers_never_disconnect_a_slow_client() -> None:
             await slow.quiet()
 
 
-async def test_whispers_beyond_the_size_and_the_rate_reach_nobody(server_with: ServerWith) -> None:
+async def test_whispers_above_the_size_and_rate_limits_are_dropped(server_with: ServerWith) -> None:
     server = server_with("--public", "--max_whisper_size", "1000", "--whisper_rate", "1000")
     async with cable(server) as whisperer, cable(server) as listener:
         for client in (whisperer, listener):

@@ -111,5 +111,5 @@ def test_columns_are_aligned_for_long_names() -> None:
     assert len({line.index(word) for line, word in zip(out.getvalue().splitlines(), ("running", "waiting"), strict=True)}) == 1
 
 
-def test_line_tells_of_an_overdue_report() -> None:
+def test_line_shows_an_overdue_report() -> None:
     assert JobLine("archive", "running", QueryProgress(), 0, "", 95.4).text().endswith("no report for 95 s")

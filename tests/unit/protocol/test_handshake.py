@@ -81,7 +81,7 @@ def test_every_origin_is_allowed_without_a_list() -> None:
     assert AllowedOrigins([])(None)
 
 
-def test_star_allows_every_origin_and_still_requires_one_if_told_to() -> None:
+def test_star_allows_every_origin_but_none_is_refused_if_required() -> None:
     for required in (False, True):
         origins = AllowedOrigins(["*", "example.com"], required=required)
         assert origins.everyone
