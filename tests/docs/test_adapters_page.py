@@ -33,8 +33,9 @@ def test_every_conformance_suite_is_on_the_page() -> None:
     page = PAGE.read_text()
     for module in ("application", "archive", "auth", "backend", "journal", "rows", "staging"):
         name = f"ropewalk.testing.{module}"
-        shipped = [each for each in vars(import_module(name)).values() if isinstance(each, type) and each.__module__ == name]
-        suites = [each.__name__ for each in shipped if each.__name__.endswith(("Conformance", "Suite"))]
+        shipped = import_module(name)
+        own = [each for each, value in vars(shipped).items() if isinstance(value, type) and value.__module__ == name]
+        suites = [each for each in getattr(shipped, "__all__", own) if each.endswith(("Conformance", "Suite"))]
         assert suites
         assert [suite for suite in suites if f"{suite}`" not in page] == []
 

@@ -114,7 +114,7 @@ def test_port_of_another_server_is_refused(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "ropewalk", "serve", "--port", "0", "--public", "--broker", "nats", *flags]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert ended.returncode == 2
-    assert "another server answers: give another port by --enats_addr" in ended.stderr
+    assert "another server answers there. Set another port with --enats_addr" in ended.stderr
 
 
 @contextlib.contextmanager
