@@ -100,10 +100,14 @@ class WebSocketLink:
         self._left = True
 
     async def close(self) -> None:
-        if self._sender is not None:
-            await asyncio.wait([self._sender], timeout=CLOSE_SECONDS)
-            self._sender.cancel()
-        await self._websocket.close()
+        """Also closes the connection if it is cancelled."""
+        try:
+            if self._sender is not None:
+                await asyncio.wait([self._sender], timeout=CLOSE_SECONDS)
+        finally:
+            if self._sender is not None:
+                self._sender.cancel()
+            await self._websocket.close()
 
     def cut(self) -> None:
         """Shut the connection down, like a network failure."""
@@ -235,11 +239,14 @@ class TcpLink(asyncio.Protocol):
             self._transport.close()
 
     async def close(self) -> None:
+        """Also closes the connection if it is cancelled."""
         self.leave()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._disconnected.wait()
         except TimeoutError:
+            pass
+        finally:
             self.cut()
             await self._disconnected.wait()
 
