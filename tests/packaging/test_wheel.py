@@ -89,7 +89,7 @@ def test_container_command_is_valid_and_needs_a_secret(image: Image) -> None:
     command, *flags = image.words("CMD")
     assert (image.words("ENTRYPOINT"), command) == (["ropewalk"], "serve")
     variables = {**image.variables, "ROPEWALK_CONFIG_PATH": ""}
-    with pytest.raises(UserMistake, match="--secret"):
+    with pytest.raises(UserMistake, match="ROPEWALK_SECRET=SECRET"):
         require_startable(load(flags, variables))
     settings = load(flags, {**variables, "ROPEWALK_SECRET": "a secret that is long enough"})
     require_startable(settings)

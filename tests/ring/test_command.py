@@ -96,7 +96,7 @@ def test_removed_node_hands_over_its_shards_and_then_leaves_the_ring(ring: Ring,
         ]
 
     assert main(["ring", "remove", "b", "--lost", "--url", url]) == 1
-    assert "b lives: remove it without --lost" in capsys.readouterr().err
+    assert "b is alive: remove it without --lost" in capsys.readouterr().err
 
     assert main(["ring", "remove", "b", "--url", url]) == 0
     assert "alive, leaving" in capsys.readouterr().out
