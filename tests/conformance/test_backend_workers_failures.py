@@ -1,6 +1,7 @@
 """Workers and their store when one of them stops, hangs or sends malformed frames; over a real bus in this process."""
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -411,3 +412,25 @@ async def test_frame_may_arrive_byte_by_byte(process: StoreProcess) -> None:
     length = int.from_bytes(await reader.readexactly(4), "little")
     assert await reader.readexactly(length) == wire.frame(wire.ANSWER, 8, "tip", Position("", 0))[4:]
     writer.close()
+
+
+class NoTransport(asyncio.Transport):
+    """Receives nothing from anywhere, and sends nothing."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def write(self, data: bytes | bytearray | memoryview) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+async def test_call_that_was_not_begun_when_the_store_stops_leaves_nothing_behind(process: StoreProcess) -> None:
+    """That it was never awaited would be a warning, and so an error here."""
+    connection = process.server._accept()
+    connection.connection_made(NoTransport())
+    connection.data_received(wire.frame(wire.CALL, 1, "hello", ("one",)) + wire.frame(wire.CALL, 2, "take", ("sid", "")))
+    await process.server.stop()
+    gc.collect()

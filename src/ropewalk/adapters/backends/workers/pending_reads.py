@@ -14,7 +14,7 @@ from ropewalk.adapters.backends.workers.wire import BusConnection
 MAX_UNDER_WAY = 64
 """Reads that wait for an archive at the same time. Their answers together fit into what may be buffered."""
 
-HistoryRead = Callable[[], asyncio.Task[None] | None]
+HistoryRead = Callable[[], asyncio.Task[object] | None]
 """Returns None if it was carried out at once."""
 
 
@@ -43,7 +43,7 @@ class PendingReads:
                 self._under_way += 1
                 task.add_done_callback(self._done)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[object]) -> None:
         self._under_way -= 1
         self.go_on()
 

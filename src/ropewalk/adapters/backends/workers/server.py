@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -108,7 +108,7 @@ class StoreServer:
         self._orders: deque[tuple[float, RemoteDisconnect]] = deque(maxlen=MOST_ORDERS)
         self._commands: dict[str, _Command] = {}  # by identifier
         self._lost_at: dict[str, float] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._server: asyncio.Server | None = None
         self._asked = 0
         self._held_answers = HeldAnswers(lambda: [worker.connection for worker in self._by_name.values()])
@@ -196,7 +196,7 @@ class StoreServer:
 
     def _begin(
         self, worker: BusWorker, number: int, method: str, work: Coroutine[Any, Any, object]
-    ) -> asyncio.Task[None] | None:
+    ) -> asyncio.Task[object] | None:
         """Returns the task of work that is not done at once."""
         if method in self._at_once:
             try:
@@ -206,15 +206,18 @@ class StoreServer:
             except Exception as error:
                 worker.connection.send(frame(FAILURE, number, *wire.failure_of(error)))
             return None
-        task = asyncio.get_running_loop().create_task(self._answer(worker, number, method, work))
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._answer, worker, number, method))
         return task
 
-    async def _answer(self, worker: BusWorker, number: int, method: str, work: Awaitable[object]) -> None:
-        try:
-            self._conclude(worker, number, method, await work)
-        except Exception as error:
+    def _answer(self, worker: BusWorker, number: int, method: str, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        if (error := task.exception()) is None:
+            self._conclude(worker, number, method, task.result())
+        else:
             worker.connection.send(frame(FAILURE, number, *wire.failure_of(error)))
 
     def _conclude(self, worker: BusWorker, number: int, method: str, answer: object) -> None:

@@ -190,7 +190,7 @@ _KINDS: dict[str, type[errors.RopewalkError]] = {
 }
 
 
-def failure_of(error: Exception) -> tuple[str, object]:
+def failure_of(error: BaseException) -> tuple[str, object]:
     """The kind of a failure, and what is said with it."""
     if isinstance(error, errors.PartitionChanged):
         return "partition", (error.stream, error.named, error.kept)
