@@ -13,7 +13,7 @@ import aiohttp
 
 from ropewalk.protocol.event_ids import parse_event_id
 from tests.cable import TIMEOUT, identifier
-from tests.faults.storm import STREAMS, StormRecord, as_text
+from tests.faults.storm import STREAMS, StormRecord, as_text, connected
 from tests.server import Address
 
 LONG = 65_536  # bytes; a longer history exceeds the server's buffers
@@ -47,7 +47,7 @@ class SseStormClient:
         """Reconnect until all messages are received, and compare them with the published ones."""
         while True:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(sock_read=TIMEOUT)) as http:
-                with contextlib.closing(await self._open(http)) as response:
+                with contextlib.closing(await connected(lambda: self._open(http))) as response:
                     assert response.status == 200, await response.text()
                     await self._listen(response)
                     if self._done():
