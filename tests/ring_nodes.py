@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.backends.ring.backend import RingBackend
 from ropewalk.adapters.backends.ring.server import NodeServer
 from ropewalk.adapters.backends.ring.tunnel import Tunnel
@@ -83,17 +84,8 @@ class RingNodeInProcess(RingBackend):
         setup = ring.setup
         state = RingState(name, build_first_table(members, SHARDS))
         server = NodeServer(state, str(run))
-        store = SharedStore(
-            Rulebook(setup.default, setup.rules),
-            setup.clock,
-            server,
-            presence_ttl=setup.presence_ttl,
-            dedup_ttl=setup.dedup_ttl,
-            dedup_limit=setup.dedup_limit,
-            max_members=setup.max_members,
-            shards=SHARDS,
-            first_lease=run * 1000,
-        )
+        memory = MemoryBackend(Rulebook(setup.default, setup.rules), setup.clock, setup.limits, shards=SHARDS)
+        store = SharedStore(memory, server, run * 1000)
         member = next(member for member in members if member.name == name)
         super().__init__(state, member, store, server, KEY)
         self.fault = StoreFault.NONE

@@ -17,6 +17,7 @@ from ropewalk.connections.nats import NatsAddress
 from ropewalk.connections.redis import RedisAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.rules import StreamRules
+from ropewalk.ports import NodeName
 from tests.services import nats_server, redis_server
 
 
@@ -35,6 +36,7 @@ MEMORY = Engine("memory", "m")
 REDIS = Engine("Redis", "r", Bar("ratio", ">=", 3.0))
 NATS = Engine("NATS", "n", Bar("ratio", ">=", 2.0))
 ENGINES = (MEMORY, REDIS, NATS)
+ONE, TWO = (NodeName(name, name) for name in ("one", "two"))
 
 
 @contextmanager
@@ -77,9 +79,9 @@ def _nodes(engine: Engine, url: str) -> Nodes:
         return Nodes(memory, memory)
     if engine is REDIS:
         address = RedisAddress(url)
-        return Nodes(RedisBackend(rules, address, "one"), RedisBackend(rules, address, "two"))
+        return Nodes(RedisBackend(rules, address, ONE), RedisBackend(rules, address, TWO))
     servers = NatsAddress((url,))
-    return Nodes(NatsBackend(servers, "one", rules, time.time), NatsBackend(servers, "two", rules, time.time))
+    return Nodes(NatsBackend(servers, ONE, rules, time.time), NatsBackend(servers, TWO, rules, time.time))
 
 
 async def _bare(engine: Engine, url: str) -> Side:

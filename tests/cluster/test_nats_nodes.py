@@ -18,6 +18,7 @@ from ropewalk.connections.nats import NatsAddress
 from ropewalk.connections.redis import RedisAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.rules import StreamRules
+from ropewalk.ports import NodeName
 from tests.broadcasts import healthy, unhealthy, until
 from tests.cable import cable
 from tests.metrics import metrics
@@ -94,8 +95,8 @@ async def test_start_waits_for_nats_about_as_long_as_for_redis() -> None:
         port = silent.getsockname()[1]
         seconds = []
         for backend in (
-            RedisBackend(rules, RedisAddress(f"redis://127.0.0.1:{port}")),
-            NatsBackend(NatsAddress((f"nats://127.0.0.1:{port}",)), "one", rules, time.time),
+            RedisBackend(rules, RedisAddress(f"redis://127.0.0.1:{port}"), NodeName("one", "one")),
+            NatsBackend(NatsAddress((f"nats://127.0.0.1:{port}",)), NodeName("one", "one"), rules, time.time),
         ):
             started = time.monotonic()
             await backend.start()

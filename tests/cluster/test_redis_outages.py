@@ -12,18 +12,19 @@ from typing import TypeVar
 import pytest
 from redis.asyncio import Redis
 
-from ropewalk.adapters.backends.redis import RedisBackend
+from ropewalk.adapters.backends.redis import RedisBackend, RedisOptions
 from ropewalk.connections.redis import RedisAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.broker import Broker
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, GapReason, Replay
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.messages import Position, Publication, Receipt, RemoteDisconnect, expand_runs
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import EndRequest, SessionSnapshot, SessionTaken, SessionWrite
-from ropewalk.ports import Clock
+from ropewalk.ports import Clock, NodeName
 from ropewalk.testing.backend_feed import Process
 from ropewalk.testing.clock import ManualClock
 from tests.services import RedisServer, redis_server
@@ -50,7 +51,12 @@ async def running(
     redis: RedisServer, node: str = "one", restart_epochs: bool = False, clock: Clock | None = None
 ) -> AsyncIterator[RedisBackend]:
     backend = RedisBackend(
-        RULES, RedisAddress(redis.url), node, restart_epochs=restart_epochs, presence_ttl=PRESENCE, clock=clock
+        RULES,
+        RedisAddress(redis.url),
+        NodeName(node, node),
+        StoreLimits(presence_ttl=PRESENCE),
+        RedisOptions(restart_epochs=restart_epochs),
+        clock,
     )
     await backend.start()
     try:
@@ -433,7 +439,7 @@ async def test_two_databases_of_one_redis_are_separate(redis: RedisServer) -> No
         orders.append(order)
         return 0
 
-    backends = [RedisBackend(RULES, RedisAddress(f"{redis.url}/{database}"), "one") for database in (0, 1)]
+    backends = [RedisBackend(RULES, RedisAddress(f"{redis.url}/{database}"), NodeName("one", "one")) for database in (0, 1)]
     for backend in backends:
         await backend.start()
     here, there = backends

@@ -16,6 +16,7 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Position, Publication, Receipt
 from ropewalk.model.rules import StreamRules
+from ropewalk.ports import NodeName
 from ropewalk.testing.backend_feed import Process
 from tests.services import RedisSentinel, RedisServer, free_port, redis_cluster, redis_server
 from tests.waiting import until
@@ -30,7 +31,7 @@ Answer = TypeVar("Answer")
 
 @asynccontextmanager
 async def running(address: RedisAddress) -> AsyncIterator[RedisBackend]:
-    backend = RedisBackend(RULES, address, "one")
+    backend = RedisBackend(RULES, address, NodeName("one", "one"))
     await backend.start()
     try:
         yield backend

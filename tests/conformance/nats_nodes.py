@@ -10,13 +10,16 @@ import msgspec
 import nats
 
 from ropewalk.adapters.backends.nats import NatsBackend
+from ropewalk.adapters.backends.nats.names import NatsOptions
 from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Replay
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.messages import Deliverable, Position, Publication, Receipt, Registered, expand_runs
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import EndRequest
+from ropewalk.ports import NodeName
 from tests.services import NatsServer, free_port, nats_cluster
 
 T = TypeVar("T")
@@ -69,14 +72,11 @@ def node_of(
     rules = Rulebook(StreamRules(history_limit=1000, history_ttl=300.0))
     return NatsBackend(
         NatsAddress(tuple(servers)),
-        name,
+        NodeName(name, name),
         rules,
         clock,
-        prefix=prefix,
-        shards=2,
-        replicas=replicas,
-        presence_ttl=presence_ttl,
-        timeout=timeout,
+        StoreLimits(presence_ttl=presence_ttl),
+        NatsOptions(prefix, shards=2, replicas=replicas, timeout=timeout),
     )
 
 

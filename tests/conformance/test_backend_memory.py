@@ -19,14 +19,7 @@ from tests.conformance.selection import only
 
 
 def memory_backend(setup: BackendSetup, journal: Journal | None = None) -> MemoryBackend:
-    return MemoryBackend(
-        Rulebook(setup.default, setup.rules),
-        setup.clock,
-        dedup_ttl=setup.dedup_ttl,
-        dedup_limit=setup.dedup_limit,
-        max_members=setup.max_members,
-        journal=journal,
-    )
+    return MemoryBackend(Rulebook(setup.default, setup.rules), setup.clock, setup.limits, journal)
 
 
 class TestMemoryBackend(BackendConformance):

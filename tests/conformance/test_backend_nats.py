@@ -11,10 +11,11 @@ from nats.aio.msg import Msg
 
 from ropewalk.adapters.backends.nats import NatsBackend
 from ropewalk.adapters.backends.nats.link import NatsLink
+from ropewalk.adapters.backends.nats.names import NatsOptions
 from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered, Unavailable
-from ropewalk.ports import Backend
+from ropewalk.ports import Backend, NodeName
 from ropewalk.testing.backend import RecordQueueConformance, SharedBackendConformance
 from ropewalk.testing.backend_rig import BackendSetup, StoreFault
 from tests.services import NatsServer, nats_server
@@ -68,24 +69,23 @@ class NatsSuite(SharedBackendConformance, RecordQueueConformance):
         await client.close()
 
     def make_two(self, setup: BackendSetup) -> tuple[Backend, Backend]:
-        prefix = next(prefixes)
+        options = NatsOptions(
+            next(prefixes),
+            shards=2,
+            replicas=self.replicas,
+            count_seconds=0.0,
+            timeout=30.0,
+            patience=1.0,
+            link_type=DisturbedLink,
+        )
         first, second = (
             NatsBackend(
                 NatsAddress(self.servers),
-                node,
+                NodeName(node, node),
                 Rulebook(setup.default, setup.rules),
                 setup.clock,
-                prefix=prefix,
-                shards=2,
-                replicas=self.replicas,
-                dedup_ttl=setup.dedup_ttl,
-                dedup_limit=setup.dedup_limit,
-                presence_ttl=setup.presence_ttl,
-                max_members=setup.max_members,
-                count_seconds=0.0,
-                timeout=30.0,
-                patience=1.0,
-                link_type=DisturbedLink,
+                setup.limits,
+                options,
             )
             for node in ("one", "two")
         )

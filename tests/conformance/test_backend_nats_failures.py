@@ -14,6 +14,7 @@ import nats
 import pytest
 
 from ropewalk.adapters.backends.nats import NatsBackend, jets
+from ropewalk.adapters.backends.nats.names import NatsOptions
 from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered, Unavailable
@@ -22,6 +23,7 @@ from ropewalk.model.messages import Position, Publication, Receipt
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot, SessionWrite
+from ropewalk.ports import NodeName
 from ropewalk.testing.backend_rig import at
 from ropewalk.testing.clock import ManualClock
 from tests.conformance.nats_nodes import (
@@ -199,7 +201,8 @@ async def test_publication_without_a_uid_is_registered_at_most_once_across_a_cra
 async def test_publication_behind_one_that_nats_does_not_answer_fails_with_it_and_is_not_sent(server: NatsServer) -> None:
     rules = Rulebook(StreamRules(history_limit=10, history_ttl=300.0))
     async with Proxy(server.port) as proxy:
-        one = NatsBackend(NatsAddress((proxy.url,)), "one", rules, time.time, shards=1, timeout=1.0, patience=0.5)
+        options = NatsOptions(shards=1, timeout=1.0, patience=0.5)
+        one = NatsBackend(NatsAddress((proxy.url,)), NodeName("one", "one"), rules, time.time, options=options)
         await one.start()
         await published(one, "a", b"1")
         proxy.deaf = True
@@ -353,10 +356,13 @@ async def test_credentials_and_tls_of_the_url_are_used(tmp_path: Path, scheme: s
     rules = Rulebook(StreamRules())
     at = f"{scheme}://us:a%20secret@127.0.0.1:{server.port}"
     try:
-        trusted = NatsBackend(NatsAddress((at,), tls_ca=str(CERTIFICATE)), "one", rules, time.time, shards=2)
+        options = NatsOptions(shards=2)
+        address = NatsAddress((at,), tls_ca=str(CERTIFICATE))
+        trusted = NatsBackend(address, NodeName("one", "one"), rules, time.time, options=options)
         async with running(trusted):
             assert (await published(trusted, "a", b"1")).offset == 1
-        strange = NatsBackend(NatsAddress((at.replace("secret", "guess"),), tls_ca=str(CERTIFICATE)), "two", rules, time.time)
+        guessed = NatsAddress((at.replace("secret", "guess"),), tls_ca=str(CERTIFICATE))
+        strange = NatsBackend(guessed, NodeName("two", "two"), rules, time.time)
         starting = asyncio.ensure_future(strange.start())
         assert "uthorization" in await until(lambda: health_with(strange, "uthorization"))
         await strange.stop()
@@ -379,7 +385,9 @@ async def test_tls_url_sends_nothing_in_plain_text(tmp_path: Path, offered: bool
     try:
         async with Proxy(server.port) as proxy:
             address = NatsAddress((f"tls://us:secret@127.0.0.1:{proxy.port}",), tls_ca=str(CERTIFICATE))
-            node = NatsBackend(address, "one", Rulebook(StreamRules()), time.time, shards=2)
+            node = NatsBackend(
+                address, NodeName("one", "one"), Rulebook(StreamRules()), time.time, options=NatsOptions(shards=2)
+            )
             starting = asyncio.ensure_future(node.start())
             if offered:
                 assert (await published(node, "a", b"1")).offset == 1

@@ -12,6 +12,7 @@ from nats.aio.msg import Msg
 
 from ropewalk.adapters.backends.nats import NatsBackend
 from ropewalk.adapters.backends.nats.link import NatsLink, Stored
+from ropewalk.adapters.backends.nats.names import NatsOptions
 from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
@@ -20,6 +21,7 @@ from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, Replay
 from ropewalk.model.messages import Position, Publication
 from ropewalk.model.rules import StreamRules
+from ropewalk.ports import NodeName
 from tests.services import NatsServer, nats_server
 
 pytestmark = pytest.mark.tier("standard")
@@ -67,10 +69,8 @@ async def backends(server: NatsServer) -> AsyncIterator[list[NatsBackend]]:
     prefix = f"test{next(PREFIXES)}"
     rules = Rulebook(StreamRules(history_limit=100_000))
     address = NatsAddress((server.url,))
-    made = [
-        NatsBackend(address, node, rules, time.time, prefix=prefix, shards=1, link_type=ForgetfulLink)
-        for node in ("one", "two")
-    ]
+    options = NatsOptions(prefix, shards=1, link_type=ForgetfulLink)
+    made = [NatsBackend(address, NodeName(node, node), rules, time.time, options=options) for node in ("one", "two")]
     for backend in made:
         await backend.start()
     yield made

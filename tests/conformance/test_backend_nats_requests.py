@@ -13,14 +13,17 @@ from typing import Any
 import pytest
 
 from ropewalk.adapters.backends.nats import NatsBackend, census
+from ropewalk.adapters.backends.nats.names import NatsOptions
 from ropewalk.connections import nats as connections
 from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import TooLarge, Unanswered, Unavailable
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.messages import Position, Publication, RemoteDisconnect
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import EndRequest, SessionSnapshot
+from ropewalk.ports import NodeName
 from ropewalk.testing.backend_rig import at
 from tests.conformance.nats_nodes import (
     Heard,
@@ -58,9 +61,8 @@ async def test_session_limit_expires_the_oldest_sessions(server: NatsServer, pre
     rules, snapshot = Rulebook(StreamRules()), SessionSnapshot("ids", {}, names=("x" * 1000,))
     for part, limit, size in (("a", 3, 1_000_000), ("b", 100, 3500)):
         address = NatsAddress((server.url,))
-        one = NatsBackend(
-            address, "one", rules, time.time, prefix=prefix + part, shards=1, sessions_limit=limit, max_sessions_size=size
-        )
+        limits = StoreLimits(sessions_limit=limit, max_sessions_size=size)
+        one = NatsBackend(address, NodeName("one", "one"), rules, time.time, limits, NatsOptions(prefix + part, shards=1))
         async with running(one):
             for sid in range(5):
                 await one.sessions.save(str(sid), snapshot, 100.0 + sid)
@@ -99,7 +101,8 @@ async def test_expired_sessions_are_reported_once_if_a_removal_is_unanswered(
 
 async def test_session_taken_after_an_unanswered_removal_is_not_reported(server: NatsServer, prefix: str) -> None:
     rules = Rulebook(StreamRules())
-    one = NatsBackend(NatsAddress((server.url,)), "one", rules, time.time, prefix=prefix, shards=1, sessions_limit=1)
+    limits, options = StoreLimits(sessions_limit=1), NatsOptions(prefix, shards=1)
+    one = NatsBackend(NatsAddress((server.url,)), NodeName("one", "one"), rules, time.time, limits, options)
     async with running(one):
         for sid in "ab":
             await one.sessions.save(sid, SessionSnapshot(sid, {}), 100.0)

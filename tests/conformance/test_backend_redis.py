@@ -9,7 +9,7 @@ import pytest
 import uvloop
 from redis.asyncio.connection import AbstractConnection
 
-from ropewalk.adapters.backends.redis import RedisBackend, subscriber, topology
+from ropewalk.adapters.backends.redis import RedisBackend, RedisOptions, subscriber, topology
 from ropewalk.adapters.backends.redis.links import RedisLink, RedisLinks
 from ropewalk.adapters.backends.redis.upkeep import SWEPT_AT_ONCE
 from ropewalk.connections.redis import RedisAddress, connection_to, open_redis
@@ -18,7 +18,7 @@ from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.messages import Publication
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
-from ropewalk.ports import Backend
+from ropewalk.ports import Backend, NodeName
 from ropewalk.testing.backend import RecordQueueConformance, SharedBackendConformance
 from ropewalk.testing.backend_rig import BackendSetup, StoreFault
 from ropewalk.testing.clock import ManualClock
@@ -94,13 +94,10 @@ class RedisSuite(RecordQueueConformance, SharedBackendConformance):
             RedisBackend(
                 Rulebook(setup.default, setup.rules),
                 self.address,
-                node,
-                dedup_ttl=setup.dedup_ttl,
-                dedup_limit=setup.dedup_limit,
-                presence_ttl=setup.presence_ttl,
-                max_members=setup.max_members,
-                prefix=prefix,
-                clock=setup.clock,
+                NodeName(node, node),
+                setup.limits,
+                RedisOptions(prefix),
+                setup.clock,
             )
             for node in ("one", "two")
         )
@@ -122,7 +119,9 @@ class TestRedisBackend(RedisSuite):
 
 async def test_one_sweep_removes_all_streams_that_are_due(redis: RedisServer) -> None:
     clock = ManualClock()
-    backend = RedisBackend(Rulebook(StreamRules()), RedisAddress(redis.url), "node", prefix="many:", clock=clock)
+    backend = RedisBackend(
+        Rulebook(StreamRules()), RedisAddress(redis.url), NodeName("node", "node"), options=RedisOptions("many:"), clock=clock
+    )
     await backend.start()
     await backend.streams.append([Publication(f"stream/{number}", b"1") for number in range(2 * SWEPT_AT_ONCE + 1)])
     clock.advance(1_000_000)
@@ -134,8 +133,8 @@ async def test_one_sweep_removes_all_streams_that_are_due(redis: RedisServer) ->
 async def test_late_write_does_not_restore_a_revoked_session(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a delayed connection: a write that was sent before the revoke arrives after it."""
     clock = ManualClock()
-    rules = Rulebook(StreamRules())
-    old, new = (RedisBackend(rules, RedisAddress(redis.url), node, prefix="late:", clock=clock) for node in ("old", "new"))
+    rules, address, options = Rulebook(StreamRules()), RedisAddress(redis.url), RedisOptions("late:")
+    old, new = (RedisBackend(rules, address, NodeName(node, node), options=options, clock=clock) for node in ("old", "new"))
     snapshot = SessionSnapshot("user", {})
     for backend in (old, new):
         await backend.start()

@@ -30,15 +30,7 @@ class TestSimulatedBackend(RecordQueueConformance, SharedBackendConformance):
         faults = Faults(latency=0.0)
         faults.heal()
         air = Air(faults, Counts(), Random(1))
-        store = LosableStore(
-            Rulebook(setup.default, setup.rules),
-            setup.clock,
-            air,
-            presence_ttl=setup.presence_ttl,
-            dedup_ttl=setup.dedup_ttl,
-            dedup_limit=setup.dedup_limit,
-            max_members=setup.max_members,
-        )
+        store = LosableStore(Rulebook(setup.default, setup.rules), setup.clock, air, setup.limits)
         first, second = (UnreliableBackend(store, air, node, lambda sid: None) for node in ("one", "two"))
         hold_slow_requests(first.link)
         return first, second

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.backends.workers.backend import WorkerBackend
 from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
@@ -24,15 +25,8 @@ class StoreProcess:
         self.directory = tempfile.TemporaryDirectory(prefix="ropewalk-bus-")
         self.path = str(Path(self.directory.name, "bus.sock"))
         self.server = StoreServer()
-        self.store = SharedStore(
-            Rulebook(setup.default, setup.rules),
-            setup.clock,
-            self.server,
-            presence_ttl=setup.presence_ttl,
-            dedup_ttl=setup.dedup_ttl,
-            dedup_limit=setup.dedup_limit,
-            max_members=setup.max_members,
-        )
+        memory = MemoryBackend(Rulebook(setup.default, setup.rules), setup.clock, setup.limits)
+        self.store = SharedStore(memory, self.server)
         self.server.attach(self.store, self.store.memory.streams)
         self.users = 0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.backends.workers import link, pending_reads, server, wire
 from ropewalk.adapters.backends.workers.backend import WorkerBackend
 from ropewalk.adapters.backends.workers.server import StoreServer
@@ -59,7 +60,7 @@ class StoreProcess:
         self._began += 1000
         self.server = StoreServer(journal)
         rules = Rulebook(StreamRules(history_limit=1000, history_ttl=300.0))
-        self.store = SharedStore(rules, time.time, self.server, journal=journal, first_lease=self._began)
+        self.store = SharedStore(MemoryBackend(rules, time.time, journal=journal), self.server, self._began)
         self.server.attach(self.store, self.store.memory.streams)
         Path(self.path).unlink(missing_ok=True)
         await self.server.start(self.path)

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from ropewalk.adapters.backends.redis import RedisBackend
+from ropewalk.adapters.backends.redis import RedisBackend, RedisOptions
 from ropewalk.connections.redis import RedisAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import LimitReached
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot, SessionWrite
-from ropewalk.ports import Backend
+from ropewalk.ports import Backend, NodeName
 from ropewalk.testing.clock import ManualClock
 from ropewalk.testing.shared_store import LosableStore
 from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
@@ -49,11 +50,12 @@ class Pair:
         faults = Faults(latency=0.0)
         faults.heal()
         air = Air(faults, Counts(), Random(1))
-        store = LosableStore(rules, self.clock, air, max_members=MEMBERS)
+        limits = StoreLimits(max_members=MEMBERS)
+        store = LosableStore(rules, self.clock, air, limits)
         prefix = f"pair{next(_numbers)}:"
         self.plain = {node: UnreliableBackend(store, air, node, lambda sid: None) for node in NODES}
         self.redis = {
-            node: RedisBackend(rules, RedisAddress(redis.url), node, prefix=prefix, clock=self.clock, max_members=MEMBERS)
+            node: RedisBackend(rules, RedisAddress(redis.url), NodeName(node, node), limits, RedisOptions(prefix), self.clock)
             for node in NODES
         }
         self.leases: dict[str, dict[str, int]] = {"plain": {}, "redis": {}}

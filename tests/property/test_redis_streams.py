@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from ropewalk.adapters.backends.memory import MemoryBackend
-from ropewalk.adapters.backends.redis import RedisBackend
+from ropewalk.adapters.backends.redis import RedisBackend, RedisOptions
 from ropewalk.connections.redis import RedisAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import PartitionChanged
 from ropewalk.model.history import Gap, Replay, split_at_gaps
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.messages import Position, Publication, Receipt, Registered
 from ropewalk.model.rules import StreamRule, StreamRules
-from ropewalk.ports import Backend
+from ropewalk.ports import Backend, NodeName
 from ropewalk.testing.clock import ManualClock
 from tests.services import RedisServer, redis_server
 
@@ -74,10 +75,10 @@ class Pair:
         self.rng = Random(seed)
         self.clock = ManualClock()
         rules = Rulebook(StreamRules(history_limit=5, history_ttl=20.0), RULES)
-        prefix = f"pair{next(_numbers)}:"
-        plain = MemoryBackend(rules, self.clock, dedup_ttl=30.0)
+        prefix, limits = f"pair{next(_numbers)}:", StoreLimits(dedup_ttl=30.0)
+        plain = MemoryBackend(rules, self.clock, limits)
         real = [
-            RedisBackend(rules, RedisAddress(redis.url), node, dedup_ttl=30.0, prefix=prefix, clock=self.clock)
+            RedisBackend(rules, RedisAddress(redis.url), NodeName(node, node), limits, RedisOptions(prefix), self.clock)
             for node in ("one", "two")
         ]
         self.backends: list[Backend] = [plain, *real]

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.backends.workers.shards import ShardContent, put_in, take_out
 from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
 from ropewalk.core.ring import locate_shard
 from ropewalk.core.rules import Rulebook
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.messages import LAST_KSUID, Position, Publication, Registered
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
@@ -56,7 +58,8 @@ class Pair:
 
     def _store(self, sent: SentMessages) -> SharedStore:
         rules = Rulebook(StreamRules(history_limit=5, history_ttl=20.0))
-        store = SharedStore(rules, self.clock, sent, presence_ttl=4.0, dedup_ttl=15.0, idle_factor=1.0, shards=SHARDS)
+        limits = StoreLimits(presence_ttl=4.0, dedup_ttl=15.0, idle_factor=1.0)
+        store = SharedStore(MemoryBackend(rules, self.clock, limits, shards=SHARDS), sent)
         store.memory._table._new_epoch = lambda: f"epoch{self.step}"
         return store
 

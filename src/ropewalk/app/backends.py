@@ -8,6 +8,8 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from msgspec import structs
+
 from ropewalk.app import ring
 from ropewalk.app.data_directory import private_opener
 from ropewalk.app.journal import Recovering, StoredJournal
@@ -20,9 +22,11 @@ from ropewalk.core.worker_reports import WorkerReports
 from ropewalk.engine.recorder import QueuedNotes, RecordedSessionLog, Recorder
 from ropewalk.engine.session_log import ForwardedSessionLog, JournalSessionLog, SessionLog
 from ropewalk.model.errors import UserMistake
-from ropewalk.ports import Backend, Ring, StreamStore
+from ropewalk.model.limits import StoreLimits
+from ropewalk.ports import Backend, NodeName, Ring, StreamStore
 
 if TYPE_CHECKING:
+    from ropewalk.adapters.backends.memory import MemoryBackend
     from ropewalk.adapters.backends.ring.gate import NodeGate
     from ropewalk.adapters.backends.ring.passage import StoreDoor, WorkerGate
     from ropewalk.adapters.backends.workers.backend import WorkerBackend
@@ -33,7 +37,6 @@ if TYPE_CHECKING:
     from ropewalk.connections.redis import RedisAddress
 
 LEASE_BITS = 52
-IDLE_FACTOR = 10.0  # history TTLs after which an idle stream without a journal is forgotten
 
 
 class RecoveringBackend(Backend, Recovering, Protocol):
@@ -106,9 +109,9 @@ def build_backend(settings: Settings, rules: Rulebook, journal: StoredJournal, s
         return _worker(role)
     if role.kind is ProcessKind.STORE:
         return _store(settings, rules, journal, stats, role)
-    memory = _memory(settings, rules, journal, stats)
-    kept = bool(settings.journal.data_dir)
-    return ChosenBackend(memory, JournalSessionLog(journal, time.time) if kept else SessionLog(), memory)
+    kept = journal if settings.journal.data_dir else None
+    memory: RecoveringBackend = _memory(settings, rules, kept, stats)
+    return ChosenBackend(memory, SessionLog() if kept is None else JournalSessionLog(kept, time.time), memory)
 
 
 def _joined(chosen: ChosenBackend, role: Role) -> ChosenBackend:
@@ -131,56 +134,37 @@ def _cluster_backend(settings: Settings, backend: Backend, journal: StoredJourna
     return ChosenBackend(backend, log, recorder, recorder)
 
 
-def _memory(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats) -> RecoveringBackend:
-    kept = bool(settings.journal.data_dir)
-    backend: RecoveringBackend = resolve(BACKENDS, "memory")(
-        rules,
-        time.time,
+def _memory(settings: Settings, rules: Rulebook, kept: StoredJournal | None, stats: Stats, shards: int = 1) -> "MemoryBackend":
+    limits = store_limits(settings)
+    if kept is not None:
+        # Streams in a journal are not lost when idle, so their epochs must not change. The journal keeps all tips anyway.
+        limits = structs.replace(limits, idle_factor=inf)
+    backend: MemoryBackend = resolve(BACKENDS, "memory")(rules, time.time, limits, kept, stats, shards)
+    return backend
+
+
+def store_limits(settings: Settings) -> StoreLimits:
+    return StoreLimits(
         dedup_ttl=settings.broker.dedup_ttl,
         dedup_limit=settings.broker.dedup_limit,
+        presence_ttl=settings.broker.presence_ttl,
         max_session_size=settings.limits.max_session_size,
         max_sessions_size=settings.limits.max_sessions_size,
-        journal=journal if kept else None,
-        stats=stats,
-        # Streams in a journal are not lost when idle, so their epochs must not change. The journal keeps all tips anyway.
-        idle_factor=inf if kept else IDLE_FACTOR,
     )
-    return backend
 
 
 def _store(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats, role: Role) -> ChosenBackend:
     """The memory backend for several workers."""
     kept = journal if settings.journal.data_dir else None
     server: StoreServer = resolve(BACKENDS, "bus")(kept)
-    store = _shared_store(settings, rules, kept, stats, server)
+    store = _shared_store(_memory(settings, rules, kept, stats), server)
     backend: RecoveringBackend = resolve(BACKENDS, "own store")(store, server)
     log = SessionLog() if kept is None else JournalSessionLog(kept, time.time)
     return ChosenBackend(backend, log, backend, bus=Bus(server, role.bus_socket, store))
 
 
-def _shared_store(
-    settings: Settings,
-    rules: Rulebook,
-    kept: StoredJournal | None,
-    stats: Stats,
-    carrier: "StoreServer",
-    shards: int = 1,
-) -> "SharedStore":
-    store: SharedStore = resolve(BACKENDS, "store")(
-        rules,
-        time.time,
-        carrier,
-        presence_ttl=settings.broker.presence_ttl,
-        dedup_ttl=settings.broker.dedup_ttl,
-        dedup_limit=settings.broker.dedup_limit,
-        max_session_size=settings.limits.max_session_size,
-        max_sessions_size=settings.limits.max_sessions_size,
-        journal=kept,
-        stats=stats,
-        idle_factor=IDLE_FACTOR if kept is None else inf,
-        first_lease=secrets.randbits(LEASE_BITS),
-        shards=shards,
-    )
+def _shared_store(memory: "MemoryBackend", carrier: "StoreServer") -> "SharedStore":
+    store: SharedStore = resolve(BACKENDS, "store")(memory, carrier, secrets.randbits(LEASE_BITS))
     return store
 
 
@@ -202,7 +186,7 @@ def _ring_node(settings: Settings, rules: Rulebook, journal: StoredJournal, stat
     kept = journal if settings.journal.data_dir else None
     state = ring.load_ring_state(settings)
     server = ring.build_server(state, kept)
-    store = _shared_store(settings, rules, kept, stats, server, state.table.shards)
+    store = _shared_store(_memory(settings, rules, kept, stats, state.table.shards), server)
     backend = ring.build_backend(settings, state, store, server, kept, role)
     return ChosenBackend(
         backend,
@@ -228,18 +212,12 @@ def _worker_name(role: Role) -> str:
 
 
 def _redis(settings: Settings, rules: Rulebook) -> Backend:
-    redis = settings.redis
     backend: Backend = resolve(BACKENDS, "redis")(
         rules,
         redis_address(settings),
-        _process_name(settings),
-        recorder=load_node_id(settings),
-        dedup_ttl=settings.broker.dedup_ttl,
-        dedup_limit=settings.broker.dedup_limit,
-        presence_ttl=settings.broker.presence_ttl,
-        max_session_size=settings.limits.max_session_size,
-        max_sessions_size=settings.limits.max_sessions_size,
-        restart_epochs=redis.redis_epoch == "restart",
+        _node_name(settings),
+        store_limits(settings),
+        resolve(BACKENDS, "redis options")(restart_epochs=settings.redis.redis_epoch == "restart"),
     )
     return backend
 
@@ -261,17 +239,11 @@ def _nats(settings: Settings, rules: Rulebook) -> Backend:
     nats = settings.nats
     backend: Backend = resolve(BACKENDS, "nats")(
         nats_address(settings),
-        _process_name(settings),
+        _node_name(settings),
         rules,
         time.time,
-        recorder=load_node_id(settings),
-        shards=nats.nats_shards,
-        replicas=nats.nats_replicas,
-        dedup_ttl=settings.broker.dedup_ttl,
-        dedup_limit=settings.broker.dedup_limit,
-        presence_ttl=settings.broker.presence_ttl,
-        max_session_size=settings.limits.max_session_size,
-        max_sessions_size=settings.limits.max_sessions_size,
+        store_limits(settings),
+        resolve(BACKENDS, "nats options")(shards=nats.nats_shards, replicas=nats.nats_replicas),
     )
     return backend
 
@@ -289,10 +261,9 @@ def nats_address(settings: Settings) -> "NatsAddress":
 NODE_ID_FILE = "node_id"
 
 
-def _process_name(settings: Settings) -> str:
-    """Identifies this process in a shared store. A restarted node must not take over the lease of its crashed process: its
-    lost sessions and members would never expire."""
-    return f"{load_node_id(settings)}~{secrets.token_hex(4)}"
+def _node_name(settings: Settings) -> NodeName:
+    node_id = load_node_id(settings)
+    return NodeName(f"{node_id}~{secrets.token_hex(4)}", node_id)
 
 
 def load_node_id(settings: Settings) -> str:

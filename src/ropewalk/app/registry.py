@@ -8,7 +8,9 @@ from ropewalk.model.extras import install_command
 BACKENDS = {
     "memory": "ropewalk.adapters.backends.memory:MemoryBackend",
     "nats": "ropewalk.adapters.backends.nats:NatsBackend",
+    "nats options": "ropewalk.adapters.backends.nats.names:NatsOptions",
     "redis": "ropewalk.adapters.backends.redis:RedisBackend",
+    "redis options": "ropewalk.adapters.backends.redis:RedisOptions",
     "ring": "ropewalk.adapters.backends.ring.backend:RingBackend",
     "ring door": "ropewalk.adapters.backends.ring.passage:StoreDoor",
     "ring gate": "ropewalk.adapters.backends.ring.gate:NodeGate",

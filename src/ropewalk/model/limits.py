@@ -12,6 +12,9 @@ is base64 of that."""
 IDENTIFIER_OVERHEAD_BYTES = 256
 """Bytes of an identifier beside the stream's name: the channel's name and the signature."""
 
+LEAST_MEMORY = 30.0
+"""Seconds for which a stream without history is remembered at least, so that it outlives reconnects of its clients."""
+
 
 class Limits(Struct, frozen=True):
     """Limits of a session. Any name that `max_stream_name` allows fits into an identifier. `tcp_…`: of one over TCP, where
@@ -69,6 +72,10 @@ class StoreLimits(Struct, frozen=True):
     sessions_limit: int = 200_000
     max_session_size: int = 128 * 1024
     max_sessions_size: int = 256 * 1024 * 1024
+
+    def idle_ttl(self, history_ttl: float) -> float:
+        """After how long without publications a stream is forgotten. It outlives its own history."""
+        return max(1.0, self.idle_factor) * max(history_ttl, self.dedup_ttl, LEAST_MEMORY)
 
 
 STORE_LIMITS = StoreLimits()

@@ -1,7 +1,7 @@
 """The stores of streams, sessions and presence, and the feed that delivers their changes to every process."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import QueuedRows, Row
@@ -262,6 +262,19 @@ class PrefixFeed(Protocol):
 
     def unlisten_prefix(self, prefix: bytes) -> None:
         """Like `Feed.unlisten`."""
+
+
+class NodeName(NamedTuple):
+    """The name of a node in a shared store.
+
+    Attributes:
+        process: unique to this process. A restarted node must not renew the lease of its former process, whose sessions and
+            members are gone.
+        lasting: the same after a restart.
+    """
+
+    process: str
+    lasting: str
 
 
 class Backend(Protocol):

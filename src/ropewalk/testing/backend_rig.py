@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.messages import Position, Publication, Receipt, Registered
 from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.ports import Backend, Clock, PresenceStore, RecordQueue, SessionStore, StreamStore
@@ -18,10 +19,7 @@ class BackendSetup(Struct, frozen=True):
     clock: Clock
     default: StreamRules = StreamRules()
     rules: tuple[StreamRule, ...] = ()
-    dedup_ttl: float = 60.0
-    dedup_limit: int = 1000
-    max_members: int = 100
-    presence_ttl: float = 15.0
+    limits: StoreLimits = StoreLimits(dedup_ttl=60.0, dedup_limit=1000, max_members=100)
 
 
 class StoreFault(StrEnum):
@@ -55,7 +53,8 @@ class BackendRig:
         max_members: int = 100,
     ) -> AsyncIterator[Backend]:
         self.clock = ManualClock()
-        setup = BackendSetup(self.clock, default, tuple(rules), dedup_limit=dedup_limit, max_members=max_members)
+        limits = StoreLimits(dedup_ttl=60.0, dedup_limit=dedup_limit, max_members=max_members)
+        setup = BackendSetup(self.clock, default, tuple(rules), limits)
         backend = self.make(setup)
         await backend.start()
         try:

@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
 
+from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.backends.workers.store import Carrier, SharedStore
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.journal import QueuedRows, Row
+from ropewalk.model.limits import STORE_LIMITS, StoreLimits
 from ropewalk.ports import Clock
 
 
@@ -79,18 +80,25 @@ class LosableStore(SharedStore):
         rulebook: the rules of streams.
         clock: UNIX seconds.
         carrier: receives registered messages and disconnect requests.
+        limits: of the store.
         queue_limit: maximum number of rows in the record queue.
-        settings: passed to `SharedStore`.
     """
 
-    def __init__(self, rulebook: Rulebook, clock: Clock, carrier: Carrier, queue_limit: int = 100_000, **settings: Any) -> None:
-        self._begin: Callable[[], None] = partial(self._start_empty, rulebook, clock, carrier, queue_limit, **settings)
+    def __init__(
+        self,
+        rulebook: Rulebook,
+        clock: Clock,
+        carrier: Carrier,
+        limits: StoreLimits = STORE_LIMITS,
+        queue_limit: int = 100_000,
+    ) -> None:
+        self._begin: Callable[[], None] = partial(self._start_empty, rulebook, clock, carrier, limits, queue_limit)
         self._next_lease = 1
         self._begin()
 
-    def _start_empty(self, rulebook: Rulebook, clock: Clock, carrier: Carrier, queue_limit: int, **settings: Any) -> None:
+    def _start_empty(self, rulebook: Rulebook, clock: Clock, carrier: Carrier, limits: StoreLimits, queue_limit: int) -> None:
         self.queue = SharedQueue(clock, queue_limit)
-        super().__init__(rulebook, clock, carrier, journal=self.queue, first_lease=self._next_lease, **settings)
+        super().__init__(MemoryBackend(rulebook, clock, limits, self.queue), carrier, self._next_lease)
 
     async def lose(self) -> None:
         """Restart without any data."""

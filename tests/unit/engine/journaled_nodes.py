@@ -8,7 +8,7 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
 from ropewalk.engine.session_log import JournalSessionLog
 from ropewalk.model.journal import Recovered, RowKind
-from ropewalk.model.limits import Limits
+from ropewalk.model.limits import Limits, StoreLimits
 from ropewalk.model.rules import StreamRules
 from tests.unit.adapters.backends.fake_journal import FakeJournal
 from tests.unit.engine.script import Script
@@ -25,7 +25,7 @@ class JournaledNode:
         self.journal = FakeJournal(instant=True)
         self.clock = clock or Clock()
         self.backend = MemoryBackend(
-            Rulebook(StreamRules()), self.clock, journal=self.journal, max_session_size=max_session_size
+            Rulebook(StreamRules()), self.clock, StoreLimits(max_session_size=max_session_size), self.journal
         )
         self.bench = Workbench(
             PATIENT,

@@ -19,7 +19,7 @@ from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.tasks import Tasks
 from ropewalk.model.errors import Unanswered
 from ropewalk.model.history import Gap, Replay
-from ropewalk.model.limits import Limits
+from ropewalk.model.limits import Limits, StoreLimits
 from ropewalk.model.messages import Position, Publication, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent
 from ropewalk.model.rules import StreamRules
@@ -65,7 +65,9 @@ class Cluster:
         self.faults.heal()
         self.clock = VirtualClock()
         self._air = Air(self.faults, Counts(), Random(1))
-        self.store = LosableStore(Rulebook(StreamRules(), ()), self.clock, self._air, presence_ttl=PATIENT.presence_ttl)
+        self.store = LosableStore(
+            Rulebook(StreamRules(), ()), self.clock, self._air, StoreLimits(presence_ttl=PATIENT.presence_ttl)
+        )
         self.writes: list[list[SessionWrite]] = []
         self.missed: list[Callable[[], None]] = []
         self.over: list[str] = []

@@ -18,7 +18,7 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.context import Access, EngineContext
 from ropewalk.engine.node import Node
-from ropewalk.model.limits import Limits
+from ropewalk.model.limits import Limits, StoreLimits
 from ropewalk.model.messages import Registered
 from ropewalk.model.rules import SlowPolicy, StreamRule, StreamRules
 from ropewalk.model.sessions import Accepted, ConnectRequest, SessionTaken
@@ -138,7 +138,7 @@ class World:
         self._rules = Rulebook(RULES, STREAM_RULES)
         self.ledger = Ledger(self._rules, self.now)
         self._store = LosableStore(
-            self._rules, self.now, self, presence_ttl=LIMITS.presence_ttl, idle_factor=1.0, dedup_ttl=30.0
+            self._rules, self.now, self, StoreLimits(presence_ttl=LIMITS.presence_ttl, idle_factor=1.0, dedup_ttl=30.0)
         )
         self._ended_sids: set[str] = set()  # sessions whose end the store has reported
         self._announced_members: dict[str, set[str]] = {}  # stream → members, according to presence events

@@ -4,6 +4,7 @@ from collections.abc import Coroutine
 
 from ropewalk.adapters.backends.memory import MemoryBackend, random_epoch
 from ropewalk.core.rules import Rulebook
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.messages import Position, Publication
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot
@@ -20,7 +21,7 @@ def suspends(step: Coroutine[None, None, object]) -> bool:
 
 
 def test_no_step_suspends() -> None:
-    backend = MemoryBackend(Rulebook(StreamRules(history_ttl=100.0)), ManualClock(), dedup_ttl=20.0)
+    backend = MemoryBackend(Rulebook(StreamRules(history_ttl=100.0)), ManualClock(), StoreLimits(dedup_ttl=20.0))
     steps: list[Coroutine[None, None, object]] = [
         backend.streams.append([Publication("a", b"1", uid="u"), Publication("a", b"2")]),
         backend.streams.replay("a", Position("", 0)),

@@ -20,11 +20,9 @@ from ropewalk.core.roster import Roster
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.model.journal import Recovered, Restored
+from ropewalk.model.limits import STORE_LIMITS, StoreLimits
 from ropewalk.model.shards import ProducerContent, ShardItem, StreamContent, UidContent
 from ropewalk.ports import Clock, Journal
-
-LEAST_MEMORY = 30.0
-"""Seconds for which a stream counts as kept at the least, so that one without history outlives its clients' reconnects too."""
 
 
 def random_epoch() -> str:
@@ -33,41 +31,34 @@ def random_epoch() -> str:
 
 
 class MemoryBackend:
-    """Implements `ports.Backend`. Every store is bounded: history by its rules, the others by the limits given here.
+    """Implements `ports.Backend`.
 
-    A stream is forgotten when nobody published to it for `idle_factor` times the longest of: its history TTL, the TTL of
-    idempotency keys, 30 seconds. `shards`: into how many parts it can be taken apart; a journal that is recovered has its own
-    number.
+    Args:
+        shards: into how many parts it can be taken apart; a journal that is recovered has its own number.
     """
 
     def __init__(
         self,
         rulebook: Rulebook,
         clock: Clock,
-        new_epoch: Callable[[], str] = random_epoch,
-        dedup_ttl: float = 300.0,
-        dedup_limit: int = 100_000,
-        idle_factor: float = 10.0,
-        sessions_limit: int = 200_000,
-        max_session_size: int = 128 * 1024,
-        max_sessions_size: int = 256 * 1024 * 1024,
-        max_members: int = 10_000,
+        limits: StoreLimits = STORE_LIMITS,
         journal: Journal | None = None,
         stats: Stats | None = None,
         shards: int = 1,
+        new_epoch: Callable[[], str] = random_epoch,
     ) -> None:
-        self._clock = clock
-        self._stats = stats or Stats()
-        self._roster = Roster(max_members)
-        self._table = StreamTable(rulebook, new_epoch, idle_factor, max(dedup_ttl, LEAST_MEMORY))
-        self._registrations = Registrations(dedup_ttl, dedup_limit, self._table.partition_key, shards)
+        self.clock = clock
+        self.limits = limits
+        self.journal = journal
+        self.stats = stats or Stats()
+        self._roster = Roster(limits.max_members)
+        self._table = StreamTable(rulebook, limits, new_epoch)
+        self._registrations = Registrations(limits.dedup_ttl, limits.dedup_limit, self._table.partition_key, shards)
         self.feed = LocalFeed()
         self._commit = _commit(self._table, self._registrations, clock, self.feed, journal)
         self.streams = MemoryStreams(self._table, self._commit, clock)
-        self.sessions = MemorySessions(
-            clock, sessions_limit, max_session_size, max_sessions_size, self._stats, lasting=journal is not None
-        )
-        self.presence = MemoryPresence(self._roster, clock, self.feed, self._stats)
+        self.sessions = MemorySessions(clock, limits, self.stats, lasting=journal is not None)
+        self.presence = MemoryPresence(self._roster, clock, self.feed, self.stats)
 
     @property
     def leases(self) -> None:
@@ -85,7 +76,7 @@ class MemoryBackend:
         self, sessions: RecoveredInto, roster: Roster, recovered: Recovered, sessions_ttl: float, presence_ttl: float
     ) -> Restored:
         """The same, with sessions and presence that are kept elsewhere."""
-        recovery = MemoryRecovery(recovered, self._clock())
+        recovery = MemoryRecovery(recovered, self.clock())
         recovery.streams(self._table, self._registrations)
         kept = recovery.sessions(sessions, sessions_ttl)
         recovery.members(roster, presence_ttl)
@@ -124,7 +115,7 @@ class MemoryBackend:
         return ""
 
     async def sweep(self) -> None:
-        now = self._clock()
+        now = self.clock()
         while self._sweep_slice(now):  # noqa: ASYNC110 - it lets others go first, and waits for nothing
             await asyncio.sleep(0)
 

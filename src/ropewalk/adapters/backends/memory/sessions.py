@@ -12,6 +12,7 @@ import msgspec
 from ropewalk.core.expiry import Expiry
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import LimitReached
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import SessionSnapshot
 from ropewalk.ports import Clock
@@ -38,14 +39,11 @@ class _Kept(msgspec.Struct, frozen=True, gc=False):
 
 
 class MemorySessions:
-    """Implements `ports.SessionStore`. `limit` counts sessions; `max_size` bounds the bytes of one, `max_total` of all of
-    them."""
+    """Implements `ports.SessionStore`."""
 
-    def __init__(self, clock: Clock, limit: int, max_size: int, max_total: int, stats: Stats, lasting: bool = False) -> None:
+    def __init__(self, clock: Clock, limits: StoreLimits, stats: Stats, lasting: bool = False) -> None:
         self._clock = clock
-        self._limit = limit
-        self._max_size = max_size
-        self._max_total = max_total
+        self._limits = limits
         self._stats = stats
         self._lasting = lasting
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
@@ -64,14 +62,14 @@ class MemorySessions:
     def keep(self, sid: str, snapshot: SessionSnapshot, deadline: float) -> None:
         """Raises LimitReached."""
         kept = _Kept(snapshot.ids, _encode(snapshot), deadline)
-        if kept.size > self._max_size:
+        if kept.size > self._limits.max_session_size:
             raise LimitReached(f"a session of {kept.size} bytes is larger than may be kept")
         self._remove(sid)
         self._kept[sid] = kept
         self._sids.setdefault(kept.ids, set()).add(sid)
         self._deadlines.set(sid, deadline)
         self.size += kept.size
-        while len(self._kept) > self._limit or self.size > self._max_total:
+        while len(self._kept) > self._limits.sessions_limit or self.size > self._limits.max_sessions_size:
             self._stats.refusals[Refusal.SESSIONS_FULL] += 1
             self._give_up(next(iter(self._kept)))
 
@@ -126,7 +124,7 @@ class MemorySessions:
         return kept
 
     def _put_over(self, sid: str, data: bytes) -> None:
-        if len(self._over) >= self._limit or self._over_size + len(data) > self._max_total:
+        if len(self._over) >= self._limits.sessions_limit or self._over_size + len(data) > self._limits.max_sessions_size:
             if not self._stats.app_disconnects_dropped:
                 logger.error("sessions that ended are forgotten before anybody heard of them: too many wait")
             self._stats.app_disconnects_dropped += 1

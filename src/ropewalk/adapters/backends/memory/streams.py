@@ -13,6 +13,7 @@ from ropewalk.core.names import OrderedNames
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import StreamTip
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.messages import Position, Publication, Receipt, Registered
 from ropewalk.model.shards import StreamContent
 from ropewalk.ports import Clock
@@ -32,16 +33,13 @@ class Commit(Protocol):
 
 
 class StreamTable:
-    """A stream is forgotten when nobody published to it for `idle_factor` times its history TTL or `least_memory`.
+    """The streams by name. One that is idle for longer than `StoreLimits.idle_ttl` is forgotten: its next publication begins a
+    new epoch, and clients with old positions are told so."""
 
-    Its next publication begins a new epoch, and clients with old positions are told so.
-    """
-
-    def __init__(self, rulebook: Rulebook, new_epoch: Callable[[], str], idle_factor: float, least_memory: float) -> None:
+    def __init__(self, rulebook: Rulebook, limits: StoreLimits, new_epoch: Callable[[], str]) -> None:
         self._rulebook = rulebook
+        self._limits = limits
         self._new_epoch = new_epoch
-        self._idle_factor = max(1.0, idle_factor)  # a stream outlives its own history
-        self._least_memory = least_memory
         self._deadlines = Expiry()
         self.logs: dict[str, StreamLog] = {}
         self.names = OrderedNames()
@@ -160,7 +158,7 @@ class StreamTable:
 
     def _forget_at(self, log: StreamLog) -> float:
         history_ttl = self._rulebook.of(log.stream).history_ttl
-        return max(log.newest, self.since) + self._idle_factor * max(history_ttl, self._least_memory)
+        return max(log.newest, self.since) + self._limits.idle_ttl(history_ttl)
 
     def _forget(self, log: StreamLog) -> None:
         self.names.remove(log.stream)

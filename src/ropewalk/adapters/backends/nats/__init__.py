@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from nats.aio.msg import Msg
 
 from ropewalk.adapters.backends.nats import census, jets
-from ropewalk.adapters.backends.nats.appends import PATIENCE, Appends, Lane
+from ropewalk.adapters.backends.nats.appends import Appends, Lane
 from ropewalk.adapters.backends.nats.feed import NatsFeed
 from ropewalk.adapters.backends.nats.leases import NatsLeases
-from ropewalk.adapters.backends.nats.link import RETRY_SECONDS, NatsLink
-from ropewalk.adapters.backends.nats.names import ShardNames
+from ropewalk.adapters.backends.nats.link import RETRY_SECONDS
+from ropewalk.adapters.backends.nats.names import NatsOptions, ShardNames
 from ropewalk.adapters.backends.nats.orders import NatsOrders
 from ropewalk.adapters.backends.nats.presence import NatsPresence
 from ropewalk.adapters.backends.nats.queue import NatsRecordQueue
@@ -28,81 +28,56 @@ from ropewalk.core.ring import locate_shard
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.server_publications import presence_publication
 from ropewalk.model.errors import Unavailable
+from ropewalk.model.limits import STORE_LIMITS, StoreLimits
 from ropewalk.model.messages import RemoteDisconnect, build_transient
 from ropewalk.model.presence import PresenceEvent
 from ropewalk.model.sessions import SessionTaken
-from ropewalk.ports import Clock
+from ropewalk.ports import Clock, NodeName
 
 logger = logging.getLogger("ropewalk.nats")
-
-LEAST_MEMORY = 30.0
-"""Seconds for which a stream counts as kept at the least, so that one without history outlives its clients' reconnects too."""
 
 REACHED_SECONDS = 3.0
 START_SECONDS = 10.0
 """How long the start waits until NATS is reached, and until JetStream has everything. After that the node serves, and says what
 it lacks."""
 
-COUNT_SECONDS = 15.0
 EMPTY = {"streams": 0.0, "history_messages": 0.0, "history_bytes": 0.0, "dedup_keys": 0.0}
 
 
 class NatsBackend:
-    """Implements `ports.Backend`. `prefix` begins the names of all subjects and JetStream streams. `shards` counts for the
-    first node only: the others take the number that they find. `recorder`: the name under which it claims the record queue,
-    which should outlive the process."""
+    """Implements `ports.Backend`."""
 
     def __init__(
         self,
         address: NatsAddress,
-        node: str,
+        node: NodeName,
         rulebook: Rulebook,
         clock: Clock,
-        recorder: str = "",
-        prefix: str = "rw",
-        shards: int = 8,
-        replicas: int = 1,
-        dedup_ttl: float = 300.0,
-        dedup_limit: int = 100_000,
-        presence_ttl: float = 15.0,
-        idle_factor: float = 10.0,
-        sessions_limit: int = 200_000,
-        max_session_size: int = 128 * 1024,
-        max_sessions_size: int = 256 * 1024 * 1024,
-        max_members: int = 10_000,
-        count_seconds: float = COUNT_SECONDS,
-        timeout: float = 2.0,
-        patience: float = PATIENCE,
-        link_type: type[NatsLink] = NatsLink,
+        limits: StoreLimits = STORE_LIMITS,
+        options: NatsOptions = NatsOptions(),  # noqa: B008 - frozen
     ) -> None:
-        self.link = link = link_type(address, f"ropewalk {node}", timeout)
+        name, recorder = node
+        self.link = link = options.link_type(address, f"ropewalk {name}", options.timeout)
         self._rulebook = rulebook
         self._clock = clock
-        self._prefix = prefix
-        self._replicas = replicas
-        self._wanted_shards = shards
-        self._dedup_ttl = dedup_ttl
-        self._dedup_limit = dedup_limit
-        self._least_memory = max(dedup_ttl, LEAST_MEMORY)
-        self._idle_factor = max(1.0, idle_factor)
-        self._count_seconds = count_seconds
-        self._patience = patience
+        self._limits = limits
+        self._options = options
         self._shards: list[JetShard] = []
         self._lanes: list[Lane] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._counts = dict(EMPTY)
-        self._counted = -count_seconds
+        self._counted = -options.count_seconds
         self._reason = "NATS is not reached yet"
-        self._table = Table(link, prefix, replicas, {"rw-shards": str(shards)})
-        self._orders = NatsOrders(self._table, node, self._obey)
+        self._table = Table(link, options.prefix, options.replicas, {"rw-shards": str(options.shards)})
+        self._orders = NatsOrders(self._table, name, self._obey)
         self.feed = NatsFeed(link, self._shard_of, clock, self._orders.keep)
         self._appends = Appends(link, self._lane_of, self.feed.pass_on)
         self.streams = NatsStreams(lambda: self._shards, self._shard_of, self._appends, rulebook, clock, self._forget_after)
-        self.sessions = NatsSessions(self._table, node, clock, sessions_limit, max_session_size, max_sessions_size, self._obey)
-        self.presence = NatsPresence(self._table, node, clock, presence_ttl, max_members, self._tell)
-        self.leases = NatsLeases(self._table, node, clock, self.sessions, self.presence)
-        self.record_queue = NatsRecordQueue(link, self._table, prefix, recorder or node, replicas, clock, lambda: self._shards)
-        self._witnesses = Witnesses(link, node, self.leases)
+        self.sessions = NatsSessions(self._table, name, clock, limits, self._obey)
+        self.presence = NatsPresence(self._table, name, clock, limits, self._tell)
+        self.leases = NatsLeases(self._table, name, clock, self.sessions, self.presence)
+        self.record_queue = NatsRecordQueue(link, self._table, options, recorder, clock, lambda: self._shards)
+        self._witnesses = Witnesses(link, name, self.leases)
         self._readers = {
             "s": self.sessions.copy.apply,
             "r": self.sessions.copy.apply_revoked,
@@ -131,18 +106,21 @@ class NatsBackend:
         self._reason = "JetStream does not answer"
         self._table.start()
         await self._table.until_ready()
-        count = int(self._table.metadata.get("rw-shards", self._wanted_shards))
-        if count != self._wanted_shards:
+        options = self._options
+        count = int(self._table.metadata.get("rw-shards", options.shards))
+        if count != options.shards:
             logger.warning("NATS has another number of shards than is set here; it stays", extra={"shards": count})
         shards = [
-            JetShard(self.link, ShardNames(self._prefix, k), self._replicas, self._most_runs, self._witnesses.ask)
+            JetShard(self.link, ShardNames(options.prefix, k), options.replicas, self._most_runs, self._witnesses.ask)
             for k in range(count)
         ]
-        self._lanes = [Lane(shard, self._clock, self._dedup_ttl, self._forget_after, self._patience) for shard in shards]
+        self._lanes = [
+            Lane(shard, self._clock, self._limits.dedup_ttl, self._forget_after, options.patience) for shard in shards
+        ]
         self._shards = shards
         await self._open_shards()
         self._reason = ""
-        logger.info("streams, sessions and presence are kept by NATS", extra={"shards": count, "replicas": self._replicas})
+        logger.info("streams, sessions and presence are kept by NATS", extra={"shards": count, "replicas": options.replicas})
 
     async def _open_shards(self) -> None:
         while True:
@@ -157,7 +135,7 @@ class NatsBackend:
 
     async def _listen(self) -> None:
         """To elections of leaders and deletions of streams, and to what other nodes want to know."""
-        ours = f".{self._prefix.upper()}_"
+        ours = f".{self._options.prefix.upper()}_"
 
         async def elected(message: Msg) -> None:
             if ours in message.subject:
@@ -216,10 +194,10 @@ class NatsBackend:
             return
         await self.leases.sweep()
         now = asyncio.get_running_loop().time()
-        if now - self._counted >= self._count_seconds and self._shards:
+        if now - self._counted >= self._options.count_seconds and self._shards:
             self._counted = now
             await self._restore_deleted()
-            self._counts = await census.count(self.streams, self._shards, self._clock, self._dedup_limit)
+            self._counts = await census.count(self.streams, self._shards, self._clock, self._limits.dedup_limit)
 
     def reload_rules(self) -> None:
         """Readers ask the rulebook each time; how much NATS has to keep is seen to before the next use."""
@@ -245,7 +223,7 @@ class NatsBackend:
         return self._lanes[locate_shard(stream, len(self._lanes))]
 
     def _forget_after(self, stream: str) -> float:
-        return self._idle_factor * max(self._rulebook.of(stream).history_ttl, self._least_memory)
+        return self._limits.idle_ttl(self._rulebook.of(stream).history_ttl)
 
     def _most_runs(self) -> int:
         """One more than any history: the run before it tells how old what is missing is."""

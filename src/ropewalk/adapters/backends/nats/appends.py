@@ -44,10 +44,6 @@ AROUND_RUN = 1024
 its publications do not name."""
 
 REMEMBERED_PRODUCERS = 10_000
-PATIENCE = 8.0
-"""Seconds for which a group is tried, and an answer that did not come is looked for: longer than an election of a leader mostly
-takes."""
-
 BETWEEN_ATTEMPTS = Backoff(0.002, 0.5)
 
 Forget = Callable[[str], float]

@@ -1,4 +1,4 @@
-"""The names of JetStream streams and of subjects.
+"""The layout of a store in NATS: its options, and the names of JetStream streams and subjects.
 
 Invariant: a name of ours is one token of a subject, whatever characters it has, and two names never share a token.
 """
@@ -6,11 +6,37 @@ Invariant: a name of ours is one token of a subject, whatever characters it has,
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from hashlib import sha256
 
+from msgspec import Struct
+
+from ropewalk.adapters.backends.nats.link import NatsLink
+
 LONGEST = 180
 """Bytes of a name that stand in a subject as they are. A control line of NATS has 4096 bytes at the most."""
 
 HASHED = "="
 """Begins the token of a longer name: no character of base64url, so that it cannot be that of a short one."""
+
+
+class NatsOptions(Struct, frozen=True):
+    """Options of the NATS backend.
+
+    Args:
+        prefix: of all subjects and JetStream streams.
+        shards: of a new store; later nodes take the number that they find.
+        replicas: of every JetStream stream.
+        count_seconds: how often what is kept is counted for metrics.
+        timeout: of a request.
+        patience: how long an append without an answer is tried: longer than most elections of a leader.
+        link_type: of the connection.
+    """
+
+    prefix: str = "rw"
+    shards: int = 8
+    replicas: int = 1
+    count_seconds: float = 15.0
+    timeout: float = 2.0
+    patience: float = 8.0
+    link_type: type[NatsLink] = NatsLink
 
 
 def token(name: str) -> str:

@@ -17,6 +17,7 @@ from ropewalk.adapters.backends.nats.table import Applied, Change, Table
 from ropewalk.core.expiry import Expiry
 from ropewalk.core.roster import Roster
 from ropewalk.model.errors import LimitReached
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.ports import Clock
 
@@ -67,15 +68,14 @@ class NatsPresence:
         table: Table,
         node: str,
         clock: Clock,
-        ttl: float,
-        max_members: int,
+        limits: StoreLimits,
         tell: Callable[[Sequence[PresenceEvent]], None],
     ) -> None:
         self._table = table
         self._node = node
         self._clock = clock
-        self._ttl = ttl
-        self._max_members = max_members
+        self._ttl = limits.presence_ttl
+        self._max_members = limits.max_members
         self._tell = tell
         # A member's changes are made one after another here, so that only other nodes can be in the way.
         self._turns = [asyncio.Lock() for _ in range(TURNS)]

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ropewalk.adapters.backends.nats import jets, runs
 from ropewalk.adapters.backends.nats.link import ApiError, NatsLink, Stored
+from ropewalk.adapters.backends.nats.names import NatsOptions
 from ropewalk.adapters.backends.nats.shard import JetShard
 from ropewalk.adapters.backends.nats.table import Applied, Change, Table
 from ropewalk.model.errors import Unavailable
@@ -51,18 +52,17 @@ class NatsRecordQueue:
         self,
         link: NatsLink,
         table: Table,
-        prefix: str,
+        options: NatsOptions,
         node: str,
-        replicas: int,
         clock: Clock,
         shards: Callable[[], Sequence[JetShard]],
     ) -> None:
         self._link = link
         self._table = table
-        self._jet = f"{prefix.upper()}_QUEUE"
-        self._subject = f"{prefix}.q.rows"
+        self._jet = f"{options.prefix.upper()}_QUEUE"
+        self._subject = f"{options.prefix}.q.rows"
         self._node = node
-        self._replicas = replicas
+        self._replicas = options.replicas
         self._clock = clock
         self._shards = shards
         self._adding = asyncio.Lock()

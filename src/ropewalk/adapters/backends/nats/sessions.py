@@ -26,6 +26,7 @@ from ropewalk.adapters.backends.nats.session_records import (
 )
 from ropewalk.adapters.backends.nats.table import Change, Table
 from ropewalk.model.errors import LimitReached, Unanswered, Unavailable
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Clock
 
@@ -50,17 +51,13 @@ class NatsSessions:
         table: Table,
         node: str,
         clock: Clock,
-        limit: int,
-        max_size: int,
-        max_total: int,
+        limits: StoreLimits,
         tell: Callable[[SessionTaken], None],
     ) -> None:
         self._table = table
         self._node = node
         self._clock = clock
-        self._limit = limit
-        self._max_size = max_size
-        self._max_total = max_total
+        self._limits = limits
         self.copy = SessionCopy(node, clock, tell)
         self._untold: dict[str, SessionRecord] = {}  # which this node may have removed, and has not given out
 
@@ -167,9 +164,10 @@ class NatsSessions:
 
     def _too_many(self) -> int:
         """How many of those that are kept have to end before their time."""
-        count = self.copy.kept - self._limit
-        if self.copy.kept_bytes > self._max_total:
-            count = max(count, 1 + (self.copy.kept_bytes - self._max_total) * self.copy.kept // self.copy.kept_bytes)
+        kept, kept_bytes, limits = self.copy.kept, self.copy.kept_bytes, self._limits
+        count = kept - limits.sessions_limit
+        if kept_bytes > limits.max_sessions_size:
+            count = max(count, 1 + (kept_bytes - limits.max_sessions_size) * kept // kept_bytes)
         return count
 
     async def _remove(
@@ -325,7 +323,7 @@ class NatsSessions:
         return data
 
     def _too_large(self, snapshot: bytes) -> bool:
-        return len(snapshot) > min(self._max_size, self._table.most_bytes)
+        return len(snapshot) > min(self._limits.max_session_size, self._table.most_bytes)
 
 
 def _kept(record: SessionRecord, checked: bool = True) -> Change:

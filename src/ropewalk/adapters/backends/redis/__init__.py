@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import logging
 import random
-import secrets
 import time
 
+from msgspec import Struct
 from redis.exceptions import RedisError
 
 from ropewalk.adapters.backends.redis.appends import Keeping
@@ -28,52 +28,60 @@ from ropewalk.connections.redis import RedisAddress
 from ropewalk.core.backoff import Backoff
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unavailable
-from ropewalk.ports import Clock
+from ropewalk.model.limits import STORE_LIMITS, StoreLimits
+from ropewalk.ports import Clock, NodeName
 
 logger = logging.getLogger("ropewalk.redis")
 
 BETWEEN_ATTEMPTS = Backoff(0.25, 5.0)
 
 
+class RedisOptions(Struct, frozen=True):
+    """How the store is laid out.
+
+    Args:
+        prefix: of all keys and channels; by default `rw:`, or `rw1:` in the database 1 and so on, because channels are the same
+            in all databases.
+        restart_epochs: every start of the server begins new epochs.
+        queue_limit: maximum number of rows that wait to be recorded.
+    """
+
+    prefix: str = ""
+    restart_epochs: bool = False
+    queue_limit: int = 100_000
+
+
 class RedisBackend:
     """Implements `ports.Backend` for one node.
 
-    `recorder`: the name under which it claims the record queue, which should outlive the process.
     It starts while Redis is down: until that is reached for the first time, all calls raise `Unavailable`, and `health` tells.
-    `clock`: the time of tests; without it the server's counts. `prefix`: how all keys and channels begin; by default `rw:`, or
-    `rw1:` for the database 1 and so on, because channels are the same in all databases.
+
+    Args:
+        clock: the time of tests; without it the server's counts.
     """
 
     def __init__(
         self,
         rulebook: Rulebook,
         address: RedisAddress,
-        node: str = "",
-        recorder: str = "",
-        dedup_ttl: float = 300.0,
-        dedup_limit: int = 100_000,
-        presence_ttl: float = 15.0,
-        max_members: int = 10_000,
-        max_session_size: int = 128 * 1024,
-        sessions_limit: int = 200_000,
-        max_sessions_size: int = 256 * 1024 * 1024,
-        queue_limit: int = 100_000,
-        restart_epochs: bool = False,
-        prefix: str = "",
+        node: NodeName,
+        limits: StoreLimits = STORE_LIMITS,
+        options: RedisOptions = RedisOptions(),  # noqa: B008 - frozen
         clock: Clock | None = None,
     ) -> None:
         topology = Topology(address)
-        prefix = prefix or f"rw{topology.database or ''}:"
-        self._node = node = node or secrets.token_urlsafe(9)
-        manner = Manner(prefix, node, None if clock is None else lambda: round(clock() * 1000), restart_epochs)
-        keeping = Keeping(rulebook, dedup_ttl, dedup_limit, queue_limit)
+        prefix = options.prefix or f"rw{topology.database or ''}:"
+        self._node = node
+        now = None if clock is None else lambda: round(clock() * 1000)
+        manner = Manner(prefix, node.process, now, options.restart_epochs)
+        keeping = Keeping(rulebook, limits, options.queue_limit)
         self.store = Store(topology, manner, keeping)
         self.streams = RedisStreams(self.store, keeping)
-        self.sessions = self.leases = RedisSessions(self.store, node, clock or time.time, max_session_size)
-        self.presence = RedisPresence(self.store, node, max_members)
-        self.record_queue = RedisQueue(self.store, recorder or node, queue_limit)
-        self.feed = RedisFeed(self.store, node)
-        self._upkeep = RedisUpkeep(self.store, keeping, presence_ttl, sessions_limit, max_sessions_size)
+        self.sessions = self.leases = RedisSessions(self.store, node.process, clock or time.time, limits)
+        self.presence = RedisPresence(self.store, node.process, limits.max_members)
+        self.record_queue = RedisQueue(self.store, node.lasting, options.queue_limit)
+        self.feed = RedisFeed(self.store, node.process)
+        self._upkeep = RedisUpkeep(self.store, keeping)
         self._finding: asyncio.Task[None] | None = None
         self._trouble = ""
 
@@ -117,7 +125,9 @@ class RedisBackend:
         self._trouble = ""
         self.store.open()
         logger.info(
-            "redis %s", topology.version, extra={"cluster": topology.cluster, "shards": topology.shards, "node": self._node}
+            "redis %s",
+            topology.version,
+            extra={"cluster": topology.cluster, "shards": topology.shards, "node": self._node.process},
         )
 
     async def _keep_finding(self) -> None:

@@ -18,6 +18,7 @@ from ropewalk.adapters.backends.redis.links import RedisLink
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import PartitionChanged, Unavailable
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.messages import Publication, Receipt
 
 MOST_IN_GROUP = 500
@@ -33,12 +34,6 @@ ENTRY_BYTES = 100
 
 TROUBLE_SECONDS = 5.0
 
-LEAST_MEMORY = 30.0
-"""Seconds for which a stream counts as kept at the least, so that one without history outlives its clients' reconnects too."""
-
-IDLE_FACTOR = 10
-"""History TTLs for which a stream is remembered."""
-
 _encode = Encoder().encode
 _decode = Decoder().decode
 
@@ -47,15 +42,13 @@ class Keeping(Struct, frozen=True):
     """For how long things are kept."""
 
     rulebook: Rulebook
-    dedup_ttl: float
-    dedup_limit: int
-    queue_limit: int = 100_000
+    limits: StoreLimits
+    queue_limit: int
 
     def of(self, stream: str) -> tuple[int, int, int]:
         """How many messages, for how many milliseconds, and after how many a stream is forgotten."""
         rules = self.rulebook.of(stream)
-        idle = IDLE_FACTOR * max(rules.history_ttl, self.dedup_ttl, LEAST_MEMORY)
-        return rules.history_limit, round(rules.history_ttl * 1000), round(idle * 1000)
+        return rules.history_limit, round(rules.history_ttl * 1000), round(self.limits.idle_ttl(rules.history_ttl) * 1000)
 
 
 class _Append(Struct):
@@ -185,7 +178,7 @@ class Appender:
         for stream in streams:
             keys += (key(f"m:{stream}"), key(f"h:{stream}"))
         keys += [key(f"q:{producer}") for producer in producers]
-        limits = (round(keeping.dedup_ttl * 1000), keeping.dedup_limit, keeping.queue_limit)
+        limits = (round(keeping.limits.dedup_ttl * 1000), keeping.limits.dedup_limit, keeping.queue_limit)
         group = (secrets.token_urlsafe(6), *limits, named, described)
         return keys, [_encode(group), *bodies], streams
 

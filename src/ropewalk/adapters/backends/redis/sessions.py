@@ -12,6 +12,7 @@ from msgspec.msgpack import Decoder, Encoder, encode
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.adapters.backends.redis.store import Store
 from ropewalk.model.errors import LimitReached
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Clock
 
@@ -44,11 +45,11 @@ class RedisSessions:
 
     same_host = False
 
-    def __init__(self, store: Store, node: str, clock: Clock, max_size: int) -> None:
+    def __init__(self, store: Store, node: str, clock: Clock, limits: StoreLimits) -> None:
         self._store = store
         self._node = node
         self._clock = clock
-        self._max_size = max_size
+        self._max_size = limits.max_session_size
         self._ahead: deque[int] = deque(maxlen=TIMES)  # by how much the store's clock was ahead of this node's
 
     async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:

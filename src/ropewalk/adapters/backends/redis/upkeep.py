@@ -26,11 +26,10 @@ COUNTED = (
 class RedisUpkeep:
     """`gauges` are those of the whole store at the last sweep."""
 
-    def __init__(
-        self, store: Store, keeping: Keeping, presence_ttl: float, sessions_limit: int, max_sessions_size: int
-    ) -> None:
+    def __init__(self, store: Store, keeping: Keeping) -> None:
         self._store = store
-        self._bounds = (round(presence_ttl * 1000), sessions_limit, max_sessions_size)
+        limits = keeping.limits
+        self._bounds = (round(limits.presence_ttl * 1000), limits.sessions_limit, limits.max_sessions_size)
         self._keeping = keeping
         self.gauges: dict[str, float] = dict.fromkeys(COUNTED, 0)
 
@@ -49,7 +48,7 @@ class RedisUpkeep:
     async def _sweep_streams(self, shard: Shard) -> int:
         """Trims or forgets the next streams that are due. Returns their number."""
         key, keeping = shard.key, self._keeping
-        due = await shard.ask("due", [key("d"), key("u"), key("uo")], SWEPT_AT_ONCE, keeping.dedup_limit)
+        due = await shard.ask("due", [key("d"), key("u"), key("uo")], SWEPT_AT_ONCE, keeping.limits.dedup_limit)
         if due:
             streams = [name.decode() for name in due]
             keys = [key("x"), key("n"), key("d")]

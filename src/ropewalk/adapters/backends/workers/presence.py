@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ropewalk.core.roster import Roster
 from ropewalk.core.server_publications import presence_publication
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.messages import Registered, build_transient
 from ropewalk.model.presence import Member, PresenceEvent
 from ropewalk.model.shards import MemberContent, SeatContent
@@ -14,13 +15,13 @@ from ropewalk.ports import Clock
 
 
 class SharedPresence:
-    """`ttl`: for how long members of a node that died stay. `carry` brings events to the nodes."""
+    """`carry` brings events to the nodes."""
 
-    def __init__(self, clock: Clock, carry: Callable[[Sequence[Registered]], None], ttl: float, max_members: int) -> None:
+    def __init__(self, clock: Clock, carry: Callable[[Sequence[Registered]], None], limits: StoreLimits) -> None:
         self._clock = clock
         self._carry = carry
-        self._ttl = ttl
-        self.roster = Roster(max_members)
+        self._ttl = limits.presence_ttl
+        self.roster = Roster(limits.max_members)
         self._sids: dict[str, set[str]] = {}  # by node
         self._node_of: dict[str, str] = {}
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from ropewalk.core.expiry import Expiry
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import LimitReached
+from ropewalk.model.limits import STORE_LIMITS, StoreLimits
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.model.shards import EndedSession, ExpiredSession, PendingNotice, Revocation, SessionContent, ShardItem
@@ -59,24 +60,13 @@ class _SessionRecord(Struct):
 
 
 class SharedSessions:
-    """`limit` and `max_total`: how many sessions may be kept whose connection is gone, and how many bytes of them; `max_size`
-    of one."""
+    """Sessions by sid."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        tell: TellNode,
-        limit: int = 200_000,
-        max_size: int = 128 * 1024,
-        max_total: int = 256 * 1024 * 1024,
-        stats: Stats | None = None,
-    ) -> None:
+    def __init__(self, clock: Clock, tell: TellNode, limits: StoreLimits = STORE_LIMITS, stats: Stats | None = None) -> None:
         self._stats = stats or Stats()
         self._clock = clock
         self._tell_node = tell
-        self._limit = limit
-        self._max_size = max_size
-        self._max_total = max_total
+        self._limits = limits
         self._records: dict[str, _SessionRecord] = {}
         self._of_ids: dict[str, set[str]] = {}
         self._of_node: dict[str, set[str]] = {}  # those that live there
@@ -135,7 +125,7 @@ class SharedSessions:
 
     def _fitting(self, write: SessionWrite) -> tuple[bytes, float]:
         data, ttl = _encode(write.snapshot), write.ttl
-        if ttl and len(data) + OVERHEAD > self._max_size:
+        if ttl and len(data) + OVERHEAD > self._limits.max_session_size:
             if not write.live:
                 self._stats.refusals[Refusal.SESSION_SIZE] += 1
                 logger.debug("a session is not kept: it is too large", extra={"bytes": len(data)})
@@ -165,7 +155,7 @@ class SharedSessions:
     def keep(self, sid: str, snapshot: SessionSnapshot, deadline: float, ttl: float | None = None) -> None:
         """Raises LimitReached."""
         data = _encode(snapshot)
-        if len(data) + OVERHEAD > self._max_size:
+        if len(data) + OVERHEAD > self._limits.max_session_size:
             raise LimitReached(f"a session of {len(data)} bytes is larger than may be kept")
         self._remove(sid)
         left = deadline - self._clock() if ttl is None else ttl
@@ -323,7 +313,7 @@ class SharedSessions:
         self._away[sid] = None
         self._deadlines.set(sid, record.deadline)
         self.kept_bytes += record.size
-        while len(self._away) > self._limit or self.kept_bytes > self._max_total:
+        while len(self._away) > self._limits.sessions_limit or self.kept_bytes > self._limits.max_sessions_size:
             self._stats.refusals[Refusal.SESSIONS_FULL] += 1
             self._end(next(iter(self._away)))
 
@@ -360,7 +350,7 @@ class SharedSessions:
         record.formers = ()
 
     def _put_over(self, sid: str, data: bytes) -> None:
-        if len(self._over) >= self._limit:
+        if len(self._over) >= self._limits.sessions_limit:
             if not self._stats.app_disconnects_dropped:
                 logger.error("sessions that ended are forgotten before anybody heard of them: too many wait")
             self._stats.app_disconnects_dropped += 1

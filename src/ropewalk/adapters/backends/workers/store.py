@@ -15,13 +15,11 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.backends.workers.doubts import SessionDoubts
 from ropewalk.adapters.backends.workers.presence import SharedPresence
 from ropewalk.adapters.backends.workers.sessions import SharedSessions
-from ropewalk.core.rules import Rulebook
-from ropewalk.core.stats import Stats
 from ropewalk.model.journal import Recovered, Restored, RowKind
 from ropewalk.model.messages import Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
-from ropewalk.ports import Clock, Deliver, Journal
+from ropewalk.ports import Deliver
 
 
 class Carrier(Protocol):
@@ -32,43 +30,21 @@ class Carrier(Protocol):
 
 
 class SharedStore:
-    """`presence_ttl`: for how long members of a node that died stay. `first_lease`: no number of a lease of the store that was
-    here before may come again, so that nodes see that they have to begin anew."""
+    """A store for several nodes.
 
-    def __init__(
-        self,
-        rulebook: Rulebook,
-        clock: Clock,
-        carrier: Carrier,
-        presence_ttl: float = 15.0,
-        dedup_ttl: float = 300.0,
-        dedup_limit: int = 100_000,
-        idle_factor: float = 10.0,
-        sessions_limit: int = 200_000,
-        max_session_size: int = 128 * 1024,
-        max_sessions_size: int = 256 * 1024 * 1024,
-        max_members: int = 10_000,
-        journal: Journal | None = None,
-        stats: Stats | None = None,
-        first_lease: int = 1,
-        shards: int = 1,
-    ) -> None:
-        self.clock = clock
+    Args:
+        memory: keeps the streams.
+        first_lease: not used by an earlier run of the store, so that nodes notice the new run.
+    """
+
+    def __init__(self, memory: MemoryBackend, carrier: Carrier, first_lease: int = 1) -> None:
+        self.memory = memory
+        self.clock = clock = memory.clock
         self.carrier = carrier
-        self._journal = journal
+        self._journal = journal = memory.journal
         self._next_lease = first_lease
-        self.memory = MemoryBackend(
-            rulebook,
-            clock,
-            dedup_ttl=dedup_ttl,
-            dedup_limit=dedup_limit,
-            idle_factor=idle_factor,
-            journal=journal,
-            stats=stats,
-            shards=shards,
-        )
-        self.sessions = SharedSessions(clock, carrier.order, sessions_limit, max_session_size, max_sessions_size, stats)
-        self.presence = SharedPresence(clock, carrier.carry, presence_ttl, max_members)
+        self.sessions = SharedSessions(clock, carrier.order, memory.limits, memory.stats)
+        self.presence = SharedPresence(clock, carrier.carry, memory.limits)
         self.doubts = SessionDoubts(journal, clock, self.sessions.kept_for, self.sessions.end) if journal is not None else None
         self._leases: dict[str, tuple[int, float]] = {}  # by node: its number, and when it ends
 

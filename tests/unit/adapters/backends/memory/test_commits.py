@@ -13,6 +13,7 @@ from ropewalk.core.idempotency import MAX_PRODUCER_POSITIONS, UNKNOWN_POSITION, 
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.journal import RowKind
+from ropewalk.model.limits import STORE_LIMITS
 from ropewalk.model.messages import Deliverable, Position, Publication, Receipt, RemoteDisconnect
 from ropewalk.model.rules import StreamRules
 from ropewalk.ports import Journal
@@ -176,7 +177,7 @@ async def test_transient_publications_are_delivered_in_order_and_not_journaled()
 async def test_publishers_are_refused_when_too_many_publications_wait() -> None:
     journal, clock = FakeJournal(hold=True), ManualClock()
     commit = JournaledCommit(
-        StreamTable(Rulebook(StreamRules()), lambda: "e", 1.0, 1.0),
+        StreamTable(Rulebook(StreamRules()), STORE_LIMITS, lambda: "e"),
         Registrations(1.0, 10, str),
         clock,
         LocalFeed(),

@@ -11,6 +11,7 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.history import Gap, GapReason, Replay, split_at_gaps
 from ropewalk.model.journal import Recovered, Row, RowKind, StreamTip
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.messages import LAST_KSUID, Position, Publication, Receipt
 from ropewalk.model.rules import StreamRules
 from ropewalk.testing.clock import ManualClock
@@ -21,7 +22,7 @@ RULES = StreamRules(history_limit=5, history_ttl=100.0)
 
 
 def backend_on(clock: ManualClock, journal: FakeJournal | None = None) -> MemoryBackend:
-    return MemoryBackend(Rulebook(RULES), clock, dedup_ttl=60.0, journal=journal)
+    return MemoryBackend(Rulebook(RULES), clock, StoreLimits(dedup_ttl=60.0), journal)
 
 
 def recovered(clock: ManualClock, found: Recovered) -> MemoryBackend:

@@ -6,6 +6,7 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import LimitReached
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot
@@ -13,7 +14,7 @@ from ropewalk.testing.clock import ManualClock
 
 
 async def test_oldest_session_is_dropped_beyond_the_limit() -> None:
-    backend = MemoryBackend(Rulebook(StreamRules()), ManualClock(), sessions_limit=2)
+    backend = MemoryBackend(Rulebook(StreamRules()), ManualClock(), StoreLimits(sessions_limit=2))
     for sid in ("one", "two", "three"):
         await backend.sessions.save(sid, SessionSnapshot(sid, {}), 10)
     assert await backend.sessions.take("one") is None
@@ -23,7 +24,7 @@ async def test_oldest_session_is_dropped_beyond_the_limit() -> None:
 
 async def test_session_larger_than_the_limit_is_refused() -> None:
     stats = Stats()
-    backend = MemoryBackend(Rulebook(StreamRules()), ManualClock(), max_session_size=4096, stats=stats)
+    backend = MemoryBackend(Rulebook(StreamRules()), ManualClock(), StoreLimits(max_session_size=4096), stats=stats)
     with pytest.raises(LimitReached):
         await backend.sessions.save("large", SessionSnapshot("x" * 4096, {}), 10)
     await backend.sessions.save("small", SessionSnapshot("x" * 2048, {}), 10)
@@ -34,7 +35,7 @@ async def test_session_larger_than_the_limit_is_refused() -> None:
 
 async def test_oldest_sessions_are_dropped_when_the_total_size_is_too_large() -> None:
     stats = Stats()
-    backend = MemoryBackend(Rulebook(StreamRules()), ManualClock(), max_sessions_size=10_000, stats=stats)
+    backend = MemoryBackend(Rulebook(StreamRules()), ManualClock(), StoreLimits(max_sessions_size=10_000), stats=stats)
     for sid in ("a", "b", "c", "d", "e"):
         await backend.sessions.save(sid, SessionSnapshot(sid * 2000, {}), 10)
     assert backend.gauges()["sessions_kept_bytes"] <= 10_000
@@ -49,7 +50,7 @@ async def test_oldest_sessions_are_dropped_when_the_total_size_is_too_large() ->
 
 async def test_expired_sessions_are_bounded_too() -> None:
     clock, stats = ManualClock(), Stats()
-    backend = MemoryBackend(Rulebook(StreamRules()), clock, max_sessions_size=10_000, stats=stats)
+    backend = MemoryBackend(Rulebook(StreamRules()), clock, StoreLimits(max_sessions_size=10_000), stats=stats)
     for number in range(50):
         await backend.sessions.save(str(number), SessionSnapshot("x" * 2000, {}), 10)
         clock.advance(10)

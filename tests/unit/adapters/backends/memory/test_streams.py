@@ -6,6 +6,7 @@ from math import inf
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.backends.memory.streams import SWEPT_AT_ONCE
 from ropewalk.core.rules import Rulebook
+from ropewalk.model.limits import StoreLimits
 from ropewalk.model.messages import Position, Publication
 from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.testing.clock import ManualClock
@@ -13,7 +14,7 @@ from ropewalk.testing.clock import ManualClock
 
 def make_backend(clock: ManualClock, idle_factor: float = 10.0) -> MemoryBackend:
     rulebook = Rulebook(StreamRules(history_ttl=100.0), [StreamRule("none", history_limit=0, history_ttl=0.0)])
-    return MemoryBackend(rulebook, clock, dedup_ttl=20.0, idle_factor=idle_factor)
+    return MemoryBackend(rulebook, clock, StoreLimits(dedup_ttl=20.0, idle_factor=idle_factor))
 
 
 async def test_stream_is_removed_after_its_idle_time() -> None:

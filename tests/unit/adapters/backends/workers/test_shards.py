@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.backends.workers.shards import put_in, take_out
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.core.ring import locate_shard
@@ -27,7 +28,7 @@ class NoListeners:
 
 def made(clock: ManualClock, journal: Journal | None, limit: int = 8) -> SharedStore:
     rules = Rulebook(StreamRules(history_limit=limit, history_ttl=300.0))
-    return SharedStore(rules, clock, NoListeners(), journal=journal, shards=SHARDS)
+    return SharedStore(MemoryBackend(rules, clock, journal=journal, shards=SHARDS), NoListeners())
 
 
 def uid(number: int) -> str:
