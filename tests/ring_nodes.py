@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.backends.ring.backend import RingBackend
+from ropewalk.adapters.backends.ring.links import NodeDialler
 from ropewalk.adapters.backends.ring.server import NodeServer
 from ropewalk.adapters.backends.ring.tunnel import Tunnel
 from ropewalk.adapters.backends.ring.worker import RingWorkerBackend
@@ -87,7 +88,7 @@ class RingNodeInProcess(RingBackend):
         memory = MemoryBackend(Rulebook(setup.default, setup.rules), setup.clock, setup.limits, shards=SHARDS)
         store = SharedStore(memory, server, run * 1000)
         member = next(member for member in members if member.name == name)
-        super().__init__(state, member, store, server, KEY)
+        super().__init__(state, member, store, server, NodeDialler(server.name, KEY, None))
         self.fault = StoreFault.NONE
 
     async def run(self) -> None:

@@ -187,7 +187,7 @@ def _ring_node(settings: Settings, rules: Rulebook, journal: StoredJournal, stat
     state = ring.load_ring_state(settings)
     server = ring.build_server(state, kept)
     store = _shared_store(_memory(settings, rules, kept, stats, state.table.shards), server)
-    backend = ring.build_backend(settings, state, store, server, kept, role)
+    backend = ring.build_backend(settings, state, store, server, role)
     return ChosenBackend(
         backend,
         ring.build_session_log(backend, kept),

@@ -12,6 +12,7 @@ BACKENDS = {
     "redis": "ropewalk.adapters.backends.redis:RedisBackend",
     "redis options": "ropewalk.adapters.backends.redis:RedisOptions",
     "ring": "ropewalk.adapters.backends.ring.backend:RingBackend",
+    "ring dialler": "ropewalk.adapters.backends.ring.links:NodeDialler",
     "ring door": "ropewalk.adapters.backends.ring.passage:StoreDoor",
     "ring gate": "ropewalk.adapters.backends.ring.gate:NodeGate",
     "ring server": "ropewalk.adapters.backends.ring.server:NodeServer",

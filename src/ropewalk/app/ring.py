@@ -85,14 +85,13 @@ def build_backend(
     state: RingState,
     store: "SharedStore",
     server: "NodeServer",
-    journal: StoredJournal | None,
     role: Role,
 ) -> "RingBackend":
     member = next(member for member in ring_members(settings) if member.name == state.me)
-    keep = (lambda news: None) if journal is None else partial(_keep, Path(settings.journal.data_dir, RING_FILE), state.me)
-    backend: RingBackend = resolve(BACKENDS, "ring")(
-        state, member, store, server, derive_keys(settings).ring, _trust(settings, role), journal, keep
-    )
+    data_dir = settings.journal.data_dir
+    keep = partial(_keep, Path(data_dir, RING_FILE), state.me) if data_dir else lambda news: None
+    dialler = resolve(BACKENDS, "ring dialler")(server.name, derive_keys(settings).ring, _trust(settings, role))
+    backend: RingBackend = resolve(BACKENDS, "ring")(state, member, store, server, dialler, keep)
     return backend
 
 

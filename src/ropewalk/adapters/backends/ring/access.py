@@ -6,15 +6,13 @@ what it missed.
 
 import asyncio
 import logging
-import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
 from ropewalk.adapters.backends.ring.feed import RingFeed
 from ropewalk.adapters.backends.ring.journal import RingJournal
-from ropewalk.adapters.backends.ring.links import NodeCalls, NodeLink
-from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
+from ropewalk.adapters.backends.ring.links import NodeCalls, NodeDialler, NodeLink, OwnStore
 from ropewalk.adapters.backends.ring.owed import Owed, OwedCall
 from ropewalk.adapters.backends.ring.presence import RingPresence
 from ropewalk.adapters.backends.ring.router import Router
@@ -24,7 +22,7 @@ from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import digest
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.ring import RingNews
-from ropewalk.ports import Clock, Deliver, Journal, OnDisconnectRequest
+from ropewalk.ports import Clock, Journal
 
 logger = logging.getLogger("ropewalk.ring")
 
@@ -34,28 +32,13 @@ MOST_OFTEN_SECONDS = 0.05
 
 
 class RingAccess:
-    """The stores of `ports.Backend`. `own` reaches the store of this node, `name` is that of this process, and of no other
-    before or after it. `key` is that of the ring. `ends_kept`: whether sessions that are kept in
-    the store of this node end with this process. `serve_here` hears who takes what comes from a store in this process."""
+    """The stores of `ports.Backend`. `own` is the store of this node."""
 
     record_queue = None
 
-    def __init__(
-        self,
-        state: RingState,
-        own: NodeCalls,
-        name: str,
-        key: str,
-        tls: ssl.SSLContext | None,
-        clock: Clock,
-        orders: OrdersUnderWay,
-        ends_kept: Callable[[], bool],
-        serve_here: Callable[[Deliver | None, OnDisconnectRequest | None], None] = lambda deliver, obey: None,
-    ) -> None:
+    def __init__(self, state: RingState, own: OwnStore, dialler: NodeDialler, clock: Clock) -> None:
         self.state = state
-        self._name = name
-        self._key = key
-        self._tls = tls
+        self._dialler = dialler
         self._links: dict[str, NodeLink] = {}
         self._nodes: dict[str, NodeCalls] = {state.me: own}
         self._owed = Owed()
@@ -67,9 +50,9 @@ class RingAccess:
         self._unheard: set[int] = set()  # shards that have moved and are not listened to yet where they are now
         self.router = Router(state, self._nodes)
         self.streams = RingStreams(self.router)
-        self.sessions = self.leases = RingSessions(self.router, state.me, clock, self._owed, orders, ends_kept)
+        self.sessions = self.leases = RingSessions(self.router, state.me, clock, self._owed, own)
         self.presence = RingPresence(self.router, self._owed)
-        self.feed = RingFeed(self.router, orders, serve_here)
+        self.feed = RingFeed(self.router, own)
 
     async def _end_links_and_tasks(self) -> None:
         self._running = False
@@ -165,7 +148,7 @@ class RingAccess:
         members = {member.name: member.address for member in self.state.table.members if member.name != self.state.me}
         for name, address in members.items():
             if name not in self._links:
-                link = NodeLink(name, address, self._name, self._key, self._tls, self._greet, self._link_changed)
+                link = NodeLink(name, address, self._dialler, self._greet, self._link_changed)
                 self.feed.join(link)
                 self._links[name] = self._nodes[name] = link
                 link.begin()

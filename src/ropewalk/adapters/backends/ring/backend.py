@@ -7,24 +7,21 @@ decided to give it away. What it knows of the ring it tells all others whenever 
 import asyncio
 import logging
 import secrets
-import ssl
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.ring.access import RingAccess
 from ropewalk.adapters.backends.ring.hand_over import ShardReceiver, ShardSender
-from ropewalk.adapters.backends.ring.links import NodeLink, dial
+from ropewalk.adapters.backends.ring.links import NodeDialler, NodeLink
 from ropewalk.adapters.backends.ring.server import NodeServer
 from ropewalk.adapters.backends.workers.shards import taken_out
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.adapters.backends.workers.wire import BusConnection
-from ropewalk.core.node_proofs import DiallingNode
 from ropewalk.core.ring_state import RingState
 from ropewalk.model.errors import Conflict, Unavailable, UserMistake
 from ropewalk.model.journal import Recovered, Restored
 from ropewalk.model.ring import AddNode, RingChange, RingMember, RingNews, RingReport
-from ropewalk.ports import Journal
 
 logger = logging.getLogger("ropewalk.ring")
 
@@ -36,8 +33,12 @@ TO_AGREE = 3.0
 
 
 class RingBackend(RingAccess):
-    """Implements `ports.Backend` and `ports.Ring`. `member` is this node. `key` is that of the ring. `journal`: what the store
-    is restored from. `keep` is called with what is known of the ring whenever that changes, before other nodes receive it."""
+    """Implements `ports.Backend` and `ports.Ring`.
+
+    Args:
+        member: this node.
+        keep: called with what is known of the ring whenever that changes, before other nodes receive it.
+    """
 
     def __init__(
         self,
@@ -45,15 +46,12 @@ class RingBackend(RingAccess):
         member: RingMember,
         store: SharedStore,
         server: NodeServer,
-        key: str,
-        tls: ssl.SSLContext | None = None,
-        journal: Journal | None = None,
+        dialler: NodeDialler,
         keep: Callable[[RingNews], None] = lambda news: None,
     ) -> None:
-        self._lasting = lasting = journal is not None
-        super().__init__(
-            state, server, server.name, key, tls, store.clock, server.orders_under_way, lambda: not lasting, server.serve_here
-        )
+        super().__init__(state, server, dialler, store.clock)
+        journal = store.memory.journal
+        self._lasting = journal is not None
         self._store = store
         self._server = server
         self._keep = keep
@@ -165,7 +163,7 @@ class RingBackend(RingAccess):
         """Only a node that has proved the key of the ring gets into the table. Raises Conflict."""
         bus = BusConnection(lambda *frame: None, lambda connection: None)
         try:
-            await dial(bus, member.address, self._tls, DiallingNode(self._key, member.name, self._name))
+            await self._dialler.dial(bus, member.name, member.address)
         except (OSError, Unavailable) as error:
             raise Conflict(
                 f"{member.name} is not reached at {member.address} as a node of this ring, so it is not added: {error}; start"

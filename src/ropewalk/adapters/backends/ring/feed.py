@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
+from ropewalk.adapters.backends.ring.links import OwnStore
 from ropewalk.adapters.backends.ring.router import Router, gathered
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.backend import LISTENED_AT_ONCE, MOST_UNANSWERED
@@ -28,18 +28,14 @@ Call = Callable[..., Awaitable[Any]]
 
 
 class RingFeed:
-    """Implements `ports.Feed` and `ports.PrefixFeed`. `orders`: those that are carried out here. `serve_here` hears who takes
-    what comes from a store in this process."""
+    """Implements `ports.Feed` and `ports.PrefixFeed`. `own` is the store of this node."""
 
     exact = False
     reports_losses = True
 
-    def __init__(
-        self, router: Router, orders: OrdersUnderWay, serve_here: Callable[[Deliver | None, OnDisconnectRequest | None], None]
-    ) -> None:
+    def __init__(self, router: Router, own: OwnStore) -> None:
         self._router = router
-        self._orders_under_way = orders
-        self._serve_here = serve_here
+        self._own = own
         self._streams: dict[int, set[str]] = {}  # that are wanted here, by shard
         self._prefixes: set[bytes] = set()
         self._unanswered_bytes: dict[str, int] = {}  # of runs, by node
@@ -51,11 +47,11 @@ class RingFeed:
 
     async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: OnMissed = ignore_missed) -> None:
         self._deliver, self._obey, self._missed = deliver, obey, missed
-        self._serve_here(deliver, obey)
+        self._own.serve_here(deliver, obey)
 
     async def stop(self) -> None:
         self._deliver = self._obey = None
-        self._serve_here(None, None)
+        self._own.serve_here(None, None)
 
     def join(self, link: StoreLink) -> None:
         """What comes over this link is for this feed."""
@@ -80,7 +76,7 @@ class RingFeed:
             return 0
         if not isinstance(order, RemoteDisconnect):
             return await self._obey(order)
-        with self._orders_under_way.carrying_out(order.identifier):
+        with self._own.orders_under_way.carrying_out(order.identifier):
             return await self._obey(order)
 
     # --- interest -----------------------------------------------------------------------------------------------------

@@ -5,14 +5,16 @@ import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ropewalk.adapters.backends.ring import tunnel
+from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
 from ropewalk.adapters.backends.workers.link import StoreLink
 from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.node_proofs import DiallingNode
 from ropewalk.model.errors import NameTaken, Unavailable
 from ropewalk.model.ring import RingNews
+from ropewalk.ports import Deliver, OnDisconnectRequest
 
 logger = logging.getLogger("ropewalk.ring")
 
@@ -24,10 +26,23 @@ ANSWER_SECONDS = 10.0
 RETRY_SECONDS = 0.2
 
 
-async def dial(bus: BusConnection, address: str, tls: ssl.SSLContext | None, proving: DiallingNode) -> None:
-    """Connect to the node at host:port. Raises OSError and `Unavailable`."""
-    host, _, port = address.rpartition(":")
-    await tunnel.enter(bus, (host.strip("[]"), int(port)), tls, proving)
+class NodeDialler(NamedTuple):
+    """Connects this process to other nodes.
+
+    Attributes:
+        name: of this process, not used by any other before or after it.
+        key: of the ring.
+        tls: None if the ports of nodes have no TLS.
+    """
+
+    name: str
+    key: str
+    tls: ssl.SSLContext | None
+
+    async def dial(self, bus: BusConnection, node: str, address: str) -> None:
+        """Connect to the node at host:port. Raises OSError and `Unavailable`."""
+        host, _, port = address.rpartition(":")
+        await tunnel.enter(bus, (host.strip("[]"), int(port)), self.tls, DiallingNode(self.key, node, self.name))
 
 
 class NodeCalls(Protocol):
@@ -44,11 +59,36 @@ class NodeCalls(Protocol):
     def note(self, method: str, *arguments: object) -> bool: ...
 
 
+class OwnStore(NodeCalls, Protocol):
+    """The store of this node.
+
+    Attributes:
+        server_ends: if this process ends, the store ends too.
+        orders_under_way: disconnect requests that this process carries out for a process of the ring.
+    """
+
+    orders_under_way: OrdersUnderWay
+
+    @property
+    def server_ends(self) -> bool: ...
+
+    def serve_here(self, deliver: Deliver | None, obey: OnDisconnectRequest | None) -> None:
+        """Pass on what comes from a store in this process."""
+
+
 class NodeLink(StoreLink):
-    """To another node, by `address`; it may change. `key` is that of the ring, `name` that of this process, and of no other
-    before or after it. `greet` is called on every connection before others may use it, `changed` when it is there, when it is
-    lost, and after each attempt that failed. `told` is what the node was told of the ring. `reason`: why the latest attempts
-    failed. `taken`: it knows another process by the name of this node, and says so."""
+    """A link to another node.
+
+    Args:
+        address: of the node; it may change.
+        greet: called on every connection before others may use it.
+        changed: called when the node is reached, when it is lost, and after each attempt that failed.
+
+    Attributes:
+        told: what the node was told of the ring.
+        reason: why the latest attempts failed.
+        taken: the node knows another process by the name of this one, and says so.
+    """
 
     retry_seconds = RETRY_SECONDS
 
@@ -56,13 +96,11 @@ class NodeLink(StoreLink):
         self,
         node: str,
         address: str,
-        name: str,
-        key: str,
-        tls: ssl.SSLContext | None,
+        dialler: NodeDialler,
         greet: "Callable[[NodeLink], Awaitable[None]]",
         changed: "Callable[[NodeLink], None]",
     ) -> None:
-        super().__init__("", name, PATIENCE, ANSWER_SECONDS)
+        super().__init__("", dialler.name, PATIENCE, ANSWER_SECONDS)
         self.node = node
         self.address = address
         self.away = f"the node {node} of the ring is not reached"
@@ -71,8 +109,7 @@ class NodeLink(StoreLink):
         self.told: RingNews | None = None
         self.taken = ""
         self.reason = ""
-        self._key = key
-        self._tls = tls
+        self._dialler = dialler
         self._greet_node = greet
         self._changed = changed
 
@@ -81,7 +118,7 @@ class NodeLink(StoreLink):
         self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def _open(self, connection: BusConnection) -> BusConnection:
-        await dial(connection, self.address, self._tls, DiallingNode(self._key, self.node, self._name))
+        await self._dialler.dial(connection, self.node, self.address)
         return connection
 
     async def _connect(self) -> None:

@@ -93,7 +93,7 @@ class NodeServer(StoreServer):
 
     # --- this node ----------------------------------------------------------------------------------------------------
 
-    connected = True
+    connected = server_ends = True
     away_since: float | None = None
 
     async def call(self, method: str, *arguments: object) -> Any:

@@ -8,11 +8,11 @@ A node that is not reached keeps nobody waiting: what it has to know is told to 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
-from ropewalk.adapters.backends.ring.links import NodeCalls
+from ropewalk.adapters.backends.ring.links import NodeCalls, OwnStore
 from ropewalk.adapters.backends.ring.owed import Owed
 from ropewalk.adapters.backends.ring.router import Router, gathered
 from ropewalk.adapters.backends.workers.backend import ENDED_AT_ONCE
@@ -40,26 +40,16 @@ class _Passing:
 
 
 class RingSessions:
-    """Implements `ports.SessionStore` and `ports.Leases`. `ordered`: identities whose sessions every process is just ending.
-    `ends_kept`: whether what is kept in the store of this node ends with this process."""
+    """Implements `ports.SessionStore` and `ports.Leases`. `own` is the store of the node `me`."""
 
     same_host = True
 
-    def __init__(
-        self,
-        router: Router,
-        me: str,
-        clock: Clock,
-        owed: Owed,
-        ordered: Container[str],
-        ends_kept: Callable[[], bool],
-    ) -> None:
+    def __init__(self, router: Router, me: str, clock: Clock, owed: Owed, own: OwnStore) -> None:
         self._router = router
         self._me = me
         self._clock = clock
         self._owed = owed
-        self._ordered = ordered
-        self._ends_kept = ends_kept
+        self._own = own
         self._passing: dict[str, _Passing] = {}
         self._leases: dict[str, int] = {}  # by node
         self._lease = 1
@@ -97,12 +87,12 @@ class RingSessions:
     # --- those that end -----------------------------------------------------------------------------------------------
 
     async def revoke(self, ids: str, reconnect: bool) -> _Ended:
-        answers = await self._router.ask_all("revoke_own" if ids in self._ordered else "revoke", ids, reconnect)
+        answers = await self._router.ask_all("revoke_own" if ids in self._own.orders_under_way else "revoke", ids, reconnect)
         return [each for ended in answers.values() for each in ended]
 
     async def take_expired(self, limit: int) -> _Ended:
         """Of this node first: those of others mostly see to their own."""
-        ended: _Ended = await self._router.nodes[self._me].call("expired", limit)
+        ended: _Ended = await self._own.call("expired", limit)
         for node, calls in self._router.reached().items():
             if node != self._me and limit > len(ended):
                 answers = await gathered({node: calls.call("expired", limit - len(ended))})
@@ -112,7 +102,7 @@ class RingSessions:
     async def take_abandoned(self) -> _Ended:
         """Others see to what is over in their stores."""
         ended: _Ended = []
-        while some := await self._router.nodes[self._me].call("abandoned", ENDED_AT_ONCE, self._ends_kept()):
+        while some := await self._own.call("abandoned", ENDED_AT_ONCE, self._own.server_ends):
             ended += some
         return ended
 

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from ropewalk.adapters.backends.ring.access import RingAccess
-from ropewalk.adapters.backends.ring.links import NodeLink
+from ropewalk.adapters.backends.ring.links import NodeDialler, NodeLink
 from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
 from ropewalk.adapters.backends.workers.link import AWAY, RETRY_SECONDS, StoreLink
 from ropewalk.adapters.backends.workers.wire import BusConnection
@@ -17,7 +17,7 @@ from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import digest
 from ropewalk.model.errors import Conflict
 from ropewalk.model.ring import RingNews
-from ropewalk.ports import Clock
+from ropewalk.ports import Clock, Deliver, OnDisconnectRequest
 
 logger = logging.getLogger("ropewalk.ring")
 
@@ -36,17 +36,21 @@ class OwnStoreLink(NodeLink):
         self,
         node: str,
         path: str,
-        name: str,
+        dialler: NodeDialler,
         greet: Callable[[NodeLink], Awaitable[None]],
         changed: Callable[[NodeLink], None],
     ) -> None:
-        super().__init__(node, "", name, "", None, greet, changed)
+        super().__init__(node, "", dialler, greet, changed)
+        self.orders_under_way = OrdersUnderWay()
         self._path = path
         self.away = AWAY
         self.peer = "the store"
 
     async def _open(self, connection: BusConnection) -> BusConnection:
         return await StoreLink._open(self, connection)
+
+    def serve_here(self, deliver: Deliver | None, obey: OnDisconnectRequest | None) -> None:
+        """Everything comes over links."""
 
 
 class RingWorkerBackend(RingAccess):
@@ -56,9 +60,9 @@ class RingWorkerBackend(RingAccess):
     def __init__(
         self, state: RingState, path: str, number: int, run: str, key: str, tls: ssl.SSLContext | None, clock: Clock
     ) -> None:
-        name = worker_name(state.me, number, run)
-        self.link = link = OwnStoreLink(state.me, path, name, self._greet, self._link_changed)
-        super().__init__(state, link, name, key, tls, clock, OrdersUnderWay(), lambda: link.server_ends)
+        dialler = NodeDialler(worker_name(state.me, number, run), key, tls)
+        self.link = link = OwnStoreLink(state.me, path, dialler, self._greet, self._link_changed)
+        super().__init__(state, link, dialler, clock)
         self._links[state.me] = link
         self.feed.join(link)
         link.notes["told"] = lambda news: self._learn(state.me, news)

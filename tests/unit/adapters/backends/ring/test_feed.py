@@ -6,15 +6,19 @@ from ropewalk.adapters.backends.ring.router import Router
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import build_first_table
 from ropewalk.model.ring import RingMember
+from ropewalk.ports import Deliver, OnDisconnectRequest
 
 STATE = RingState("a", build_first_table([RingMember("a", "h:1"), RingMember("b", "h:2")], 4))
 
 
 class ReachedNode:
-    """A connected node that accepts every call."""
+    """The store of a node. It accepts every call."""
 
-    connected = True
+    connected = server_ends = True
     away_since: float | None = None
+
+    def __init__(self) -> None:
+        self.orders_under_way = OrdersUnderWay()
 
     async def call(self, method: str, *arguments: object) -> None:
         pass
@@ -22,9 +26,13 @@ class ReachedNode:
     def note(self, method: str, *arguments: object) -> bool:
         return True
 
+    def serve_here(self, deliver: Deliver | None, obey: OnDisconnectRequest | None) -> None:
+        pass
+
 
 async def test_connecting_node_receives_prefixes_added_meanwhile() -> None:
-    feed = RingFeed(Router(STATE, {"a": ReachedNode()}), OrdersUnderWay(), lambda deliver, obey: None)
+    own = ReachedNode()
+    feed = RingFeed(Router(STATE, {"a": own}), own)
     calls: list[object] = []
 
     async def call(method: str, prefixes: list[bytes]) -> None:
