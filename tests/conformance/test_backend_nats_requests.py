@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from ropewalk.adapters.backends.nats import NatsBackend, census
+from ropewalk.adapters.backends.nats import NatsBackend
+from ropewalk.adapters.backends.nats import streams as nats_streams
 from ropewalk.adapters.backends.nats.names import NatsOptions
 from ropewalk.connections import nats as connections
 from ropewalk.connections.nats import NatsAddress
@@ -240,7 +241,7 @@ async def _health_mentions(node: NatsBackend, word: str) -> None:
 async def test_gauges_use_the_counts_of_nats_above_the_listing_limit(
     server: NatsServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(census, "LISTED", 10)
+    monkeypatch.setattr(nats_streams, "LISTED", 10)
     one = node_of([server.url], prefix, "one")
     async with running(one):
         await one.streams.append([Publication(f"stream {number}", b"1", uid="u") for number in range(20)])

@@ -13,7 +13,7 @@ import aiohttp
 import pyarrow as pa
 import pytest
 
-from ropewalk.adapters.backends.workers.doubts import DOUBT_SECONDS
+from ropewalk.adapters.backends.workers.store import DOUBT_SECONDS
 from tests.cable import BASE, Cable, Closed, cable
 from tests.clients.credentials import SECRET, token
 from tests.metrics import metrics_when

@@ -27,8 +27,7 @@ from ropewalk.ports import Backend, NodeName, Ring, StreamStore
 
 if TYPE_CHECKING:
     from ropewalk.adapters.backends.memory import MemoryBackend
-    from ropewalk.adapters.backends.ring.gate import NodeGate
-    from ropewalk.adapters.backends.ring.passage import StoreDoor, WorkerGate
+    from ropewalk.adapters.backends.ring.passage import NodeGate, StoreDoor, WorkerGate
     from ropewalk.adapters.backends.workers.backend import WorkerBackend
     from ropewalk.adapters.backends.workers.link import StoreLink
     from ropewalk.adapters.backends.workers.server import StoreServer

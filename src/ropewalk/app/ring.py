@@ -26,8 +26,7 @@ from ropewalk.model.ring import RingNews
 
 if TYPE_CHECKING:
     from ropewalk.adapters.backends.ring.backend import RingBackend
-    from ropewalk.adapters.backends.ring.gate import NodeGate
-    from ropewalk.adapters.backends.ring.passage import StoreDoor, WorkerGate
+    from ropewalk.adapters.backends.ring.passage import NodeGate, StoreDoor, WorkerGate
     from ropewalk.adapters.backends.ring.server import NodeServer
     from ropewalk.adapters.backends.ring.worker import RingWorkerBackend
     from ropewalk.adapters.backends.workers.store import SharedStore

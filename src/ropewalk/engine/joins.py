@@ -19,8 +19,7 @@ from ropewalk.engine.context import EngineContext
 from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.hub import Hub, JoinBuffer
 from ropewalk.engine.link import Link
-from ropewalk.engine.reading import HistoryAnswer, Reading
-from ropewalk.engine.replay import Replayer, RequestedHistory
+from ropewalk.engine.replay import HistoryAnswer, Reading, Replayer, RequestedHistory
 from ropewalk.engine.subscription import Steps, Subscription
 from ropewalk.engine.waiting_history import WaitingHistory
 from ropewalk.model.errors import Unavailable

@@ -13,19 +13,18 @@ from ropewalk.engine.broker import Broker
 from ropewalk.engine.commands import CommandHandler
 from ropewalk.engine.context import Access, EngineContext
 from ropewalk.engine.conversation import Conversation
-from ropewalk.engine.disconnects import Disconnector
 from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.heartbeat import Heartbeat
 from ropewalk.engine.history_pages import HistoryPages
+from ropewalk.engine.hub import Hub
 from ropewalk.engine.joins import Joiner
 from ropewalk.engine.local_publisher import LocalPublisher
 from ropewalk.engine.sampler import Sampler
 from ropewalk.engine.session import Session
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.session_opening import SessionOpener
-from ropewalk.engine.session_services import build_services
-from ropewalk.engine.session_table import SessionTable
-from ropewalk.engine.sids import Sids
+from ropewalk.engine.session_services import SessionServices, build_services
+from ropewalk.engine.session_table import SessionTable, Sids
 from ropewalk.engine.subscription import Subscription
 from ropewalk.engine.timeouts import Timeouts
 from ropewalk.engine.trace import tag_of, traced_application, traced_connection, traced_delivery, tracing
@@ -34,9 +33,54 @@ from ropewalk.model import closing as closings
 from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.report import SHUTTING_DOWN
-from ropewalk.model.sessions import ConnectRequest
-from ropewalk.ports import Backend, Connection
+from ropewalk.model.sessions import ConnectRequest, EndRequest, SessionTaken, SessionWanted
+from ropewalk.ports import Backend, Connection, SessionStore
 from ropewalk.protocol.codec import SessionCodec
+
+
+class Disconnector:
+    """Handles disconnect requests of the feed: remote disconnects, and sessions that another node takes over."""
+
+    def __init__(self, hub: Hub, table: SessionTable, store: SessionStore, services: SessionServices) -> None:
+        self._hub = hub
+        self._table = table
+        self._store = store
+        self._keeper = services.keeper
+        self._session_log = services.session_log
+        self._disconnect_queue = services.disconnect_queue
+
+    async def handle(self, request: EndRequest) -> int:
+        """Return the number of sessions that ended."""
+        match request:
+            case SessionTaken():
+                return self._keeper.obey(request)
+            case SessionWanted():
+                return await self._keeper.release(request.sid)
+            case RemoteDisconnect():
+                return await self.disconnect(request)
+
+    async def disconnect(self, request: RemoteDisconnect) -> int:
+        """End the live, departing and stored sessions of an identity. Opening sessions end once they are identified."""
+        ids = request.identifier
+        self._table.revocations.add(request)
+        self._hub.flush()  # messages that were published before the request are sent before the disconnect frame
+        live = [session for session in self._table.live.values() if session.ids == ids]
+        departing = [session for session in self._table.departing.values() if session.ids == ids]
+        for session in live:
+            session.end(closings.remote_closing(request))
+        ended = sum(not self._keeper.stored(session) for session in live)  # stored sessions are counted below
+        ended += sum(session.revoke(closings.REMOTE.reason) for session in departing)
+        own = {session.sid: session for session in (*live, *departing)}
+        for sid, snapshot in await self._store.revoke(ids, request.reconnect):
+            ended += 1
+            if sid in own:
+                self._keeper.over(own[sid], snapshot)
+            else:
+                self._session_log.revoked(sid, closings.REMOTE.reason)
+                self._disconnect_queue.put(sid, snapshot)
+        await self._session_log.ordered(request)
+        return ended
+
 
 logger = logging.getLogger("ropewalk.node")
 

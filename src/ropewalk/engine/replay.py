@@ -9,13 +9,99 @@ from itertools import zip_longest
 
 from msgspec.structs import replace
 
+from ropewalk.core.delivered import Delivered
 from ropewalk.core.stats import Stats
 from ropewalk.engine.link import Link
-from ropewalk.engine.subscription import Steps
+from ropewalk.engine.subscription import Steps, Subscription, with_sent
 from ropewalk.engine.waiting_history import WaitingHistory
-from ropewalk.model.history import Gap, GapReason, HistoryRequest, Tip
-from ropewalk.model.messages import Deliverable, Registered
+from ropewalk.model.history import (
+    Gap,
+    GapReason,
+    HistoryRequest,
+    Replay,
+    Tip,
+    last_offset,
+    memory_bytes,
+    split_at_gaps,
+    truncate_answer,
+)
+from ropewalk.model.messages import Deliverable, Position, Registered
 from ropewalk.protocol.codec import MessageCodec
+
+HistoryAnswer = Replay | Gap
+
+
+class Reading:
+    """The history of one stream for one client, page by page.
+
+    Invariant: it ends at the tip of the first page. If the stream begins a new epoch meanwhile, the gap is in its place, and
+    the history ends at the tip that the new epoch had then.
+
+    Args:
+        archived: maximum number of archived messages; a PARTIAL gap follows them.
+
+    Attributes:
+        answer: the last page.
+        pieces: what the client gets of it.
+        delivered: what the client has then.
+        reached: the last position that was read.
+        more: messages follow `reached`.
+    """
+
+    __slots__ = ("_archived", "answer", "delivered", "more", "pieces", "reached", "stream")
+
+    def __init__(self, answer: HistoryAnswer, archived: int) -> None:
+        self.stream = answer.stream
+        self._archived = archived
+        self.delivered = Delivered(answer.epoch, answer.tip + 1)
+        self._set(answer)
+
+    @property
+    def tip(self) -> Position:
+        return Position(self.answer.epoch, self.answer.tip)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the last answer."""
+        return sum(memory_bytes(piece.messages) for piece in self.pieces)
+
+    def take(self, answer: HistoryAnswer) -> None:
+        if answer.epoch == self.answer.epoch:
+            answer = truncate_answer(answer, self.answer.tip)
+        else:
+            self.delivered = Delivered(answer.epoch, answer.tip + 1)
+        self._set(answer)
+
+    def _set(self, answer: HistoryAnswer) -> None:
+        self.answer = answer
+        self.pieces = split_at_gaps(answer)
+        self.reached = Position(answer.epoch, last_offset(answer))
+        self.more = self.reached.offset < answer.tip
+        last = self.pieces[-1]
+        if isinstance(last, Gap) and last.reason is GapReason.PARTIAL:
+            self._count_archived(last)
+        if isinstance(answer, Gap) or answer.messages:
+            self.delivered = with_sent(self.delivered, self.pieces)
+
+    def _count_archived(self, last: Gap) -> None:
+        messages = last.messages[: self._archived]
+        self._archived -= len(messages)
+        self.more = self._archived > 0
+        if self.more:
+            self.pieces[-1] = Replay(last.stream, last.epoch, last.tip, messages)
+        else:
+            self.pieces[-1] = replace(last, oldest=messages[-1].offset + 1, messages=messages)
+
+    def settle(self, subscription: Subscription) -> Steps:
+        """As `Subscription.settle`. What comes live, or is not known any more, need not be read."""
+        pieces = subscription.settle(self.pieces)
+        known = subscription.delivered_of(self.stream)
+        if known is None or self.reached.offset + 1 >= known.live_from:
+            self.more = False
+        elif known.horizon > self.reached.offset:
+            self.reached = Position(self.reached.epoch, known.horizon)
+        return pieces
+
 
 WRITE_BYTES = 65536
 PIECE_BYTES = 8192

@@ -21,13 +21,13 @@ from ropewalk.ports.backend import (
     PrefixFeed,
     PresenceStore,
     RecordQueue,
+    Ring,
     SessionStore,
     StreamStore,
     ignore_missed,
 )
 from ropewalk.ports.endpoints import Broadcaster, Connection, DirectWrites, Inspector, Publisher, RunPublisher, SessionHandle
 from ropewalk.ports.journal import Archive, ConsumerStore, Journal, JournalReader
-from ropewalk.ports.ring import Ring
 from ropewalk.ports.transactions import RowReader, Rows, Staging, Transactor
 
 __all__ = [

@@ -7,7 +7,27 @@ from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import QueuedRows, Row
 from ropewalk.model.messages import Deliverable, Position, Publication, Receipt, Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.ring import RingMember, RingReport
 from ropewalk.model.sessions import EndRequest, Renewal, SessionSnapshot, SessionTaken, SessionWrite
+
+
+class Ring(Protocol):
+    """The node's state of its ring, and the changes that operators make. A change takes effect here at once and is sent to the
+    other nodes; then shards move. Raises `Conflict` if a change is not possible."""
+
+    def report(self, stream: str = "") -> RingReport:
+        """With the place of `stream`, if given."""
+
+    def impairments(self) -> Sequence[str]:
+        """Problems of the ring for the health page; empty while all nodes are connected."""
+
+    async def add(self, member: RingMember) -> None:
+        """Add a running node. It must be reachable at its address and prove the ring's key first. A node that starts adds
+        itself."""
+
+    def remove(self, name: str, lost: bool) -> None:
+        """A live node hands over its shards, and can be stopped and removed after that. The shards of a dead node are
+        reassigned only if they are declared `lost`: they restart empty, and their streams begin new epochs."""
 
 
 class StreamStore(Protocol):

@@ -5,24 +5,25 @@ Invariant: every node writes by itself, and JetStream decides who was first. No 
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from secrets import token_urlsafe
 
+import msgspec
+from msgspec import Struct
 from nats.aio.msg import Msg
 
-from ropewalk.adapters.backends.nats import census, jets
+from ropewalk.adapters.backends.nats import jets
 from ropewalk.adapters.backends.nats.appends import Appends, Lane
 from ropewalk.adapters.backends.nats.feed import NatsFeed
-from ropewalk.adapters.backends.nats.leases import NatsLeases
+from ropewalk.adapters.backends.nats.leases import NatsLeases, Witnesses
 from ropewalk.adapters.backends.nats.link import RETRY_SECONDS
 from ropewalk.adapters.backends.nats.names import NatsOptions, ShardNames
-from ropewalk.adapters.backends.nats.orders import NatsOrders
 from ropewalk.adapters.backends.nats.presence import NatsPresence
 from ropewalk.adapters.backends.nats.queue import NatsRecordQueue
 from ropewalk.adapters.backends.nats.sessions import NatsSessions
 from ropewalk.adapters.backends.nats.shard import JetShard
-from ropewalk.adapters.backends.nats.streams import NatsStreams
-from ropewalk.adapters.backends.nats.table import Applied, Table
-from ropewalk.adapters.backends.nats.witnesses import Witnesses
+from ropewalk.adapters.backends.nats.streams import NatsStreams, count_streams
+from ropewalk.adapters.backends.nats.table import Applied, Change, Table
 from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.ring import locate_shard
 from ropewalk.core.rules import Rulebook
@@ -33,6 +34,36 @@ from ropewalk.model.messages import RemoteDisconnect, build_transient
 from ropewalk.model.presence import PresenceEvent
 from ropewalk.model.sessions import SessionTaken
 from ropewalk.ports import Clock, NodeName
+
+KEPT_SECONDS = 60.0
+
+
+class KeptOrder(Struct, frozen=True):
+    node: str
+    order: RemoteDisconnect
+
+
+class NatsOrders:
+    """Remote disconnects for all nodes. They are kept for a minute, for nodes that reconnect.
+
+    Args:
+        node: this one, which has carried out its own.
+    """
+
+    def __init__(self, table: Table, node: str, tell: Callable[[RemoteDisconnect], None]) -> None:
+        self._table = table
+        self._node = node
+        self._tell = tell
+
+    async def keep(self, order: RemoteDisconnect) -> None:
+        data = msgspec.msgpack.encode(KeptOrder(self._node, order))
+        await self._table.write([Change(f"c.{token_urlsafe(12)}", data, ttl=KEPT_SECONDS)])
+
+    def apply(self, applied: Applied) -> None:
+        order = msgspec.msgpack.decode(applied.data, type=KeptOrder)
+        if applied.fresh and order.node != self._node:
+            self._tell(order.order)
+
 
 logger = logging.getLogger("ropewalk.nats")
 
@@ -197,7 +228,7 @@ class NatsBackend:
         if now - self._counted >= self._options.count_seconds and self._shards:
             self._counted = now
             await self._restore_deleted()
-            self._counts = await census.count(self.streams, self._shards, self._clock, self._limits.dedup_limit)
+            self._counts = await count_streams(self.streams, self._shards, self._clock, self._limits.dedup_limit)
 
     def reload_rules(self) -> None:
         """Readers ask the rulebook each time; how much NATS has to keep is seen to before the next use."""

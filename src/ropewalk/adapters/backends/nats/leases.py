@@ -9,10 +9,13 @@ from secrets import randbits
 
 import msgspec
 from msgspec import Struct
+from nats.aio.msg import Msg
 
+from ropewalk.adapters.backends.nats.link import NatsLink
 from ropewalk.adapters.backends.nats.names import token
 from ropewalk.adapters.backends.nats.presence import NatsPresence
 from ropewalk.adapters.backends.nats.sessions import NatsSessions
+from ropewalk.adapters.backends.nats.shard import JetShard, ShardEnd
 from ropewalk.adapters.backends.nats.table import Applied, Change, Table
 from ropewalk.model.sessions import Renewal, SessionTaken, SessionWrite
 from ropewalk.ports import Clock
@@ -116,3 +119,45 @@ class NatsLeases:
 
 def _change(lease: Lease) -> Change:
     return Change(f"l.{token(lease.node)}", msgspec.msgpack.encode(lease), ttl=3600.0)
+
+
+GRACE_SECONDS = 1.5
+"""How long nodes with a lease are waited for: they have lost the same connection, and come back within half a second."""
+
+
+class Testimony(Struct, frozen=True, array_like=True):
+    node: str
+    seen: ShardEnd
+
+
+_decode = msgspec.msgpack.Decoder(Testimony).decode
+
+
+class Witnesses:
+    """Nodes tell each other the ends of shards that they have seen, so that no position is used twice.
+
+    Invariant: they are asked whenever NATS may have lost something, before the next publication is registered. A node that is
+    cut off for longer than `GRACE_SECONDS` at that moment is heard too late: positions that only it knew may be used again.
+    """
+
+    def __init__(self, link: NatsLink, node: str, leases: NatsLeases) -> None:
+        self._link = link
+        self._node = node
+        self._leases = leases
+
+    async def ask(self, shard: JetShard) -> list[ShardEnd]:
+        """Raises `Unavailable`."""
+
+        def enough(said: list[bytes]) -> bool:
+            return self._leases.others() <= {_decode(each).node for each in said}
+
+        said = map(_decode, await self._link.ask_all(shard.names.witnesses, enough, GRACE_SECONDS))
+        return [testimony.seen for testimony in said if testimony.node != self._node]
+
+    async def answer(self, shard: JetShard) -> None:
+        """From now on. Raises `Unavailable`."""
+
+        async def asked(message: Msg) -> None:
+            await message.respond(msgspec.msgpack.encode(Testimony(self._node, shard.seen)))
+
+        await self._link.subscribe(shard.names.witnesses, asked)

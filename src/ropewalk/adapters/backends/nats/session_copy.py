@@ -3,12 +3,60 @@
 from collections.abc import Callable
 
 import msgspec
+from msgspec import Struct
 
-from ropewalk.adapters.backends.nats.session_records import Gone, Kept, Revoked, SessionRecord, TakenOrder
+from ropewalk.adapters.backends.nats.names import token
 from ropewalk.adapters.backends.nats.table import Applied
 from ropewalk.core.expiry import Expiry
 from ropewalk.model.sessions import SessionTaken
 from ropewalk.ports import Clock
+
+
+class SessionRecord(Struct, frozen=True):
+    """`deadline` is None while the session lives on `node`. `formers`: earlier sids that are still valid for it, because no
+    client may have heard of this one. `origin`: the sequence of the first record that it comes from, 0 for this one itself."""
+
+    sid: str
+    node: str
+    ids: str
+    snapshot: bytes
+    version: int
+    ttl: float
+    deadline: float | None = None
+    formers: tuple[str, ...] = ()
+    origin: int = 0
+
+
+class Gone(Struct, frozen=True, tag=True):
+    """`ended_by`: the node that removed it; "" where it was taken by somebody. `order`: what its node is told."""
+
+    order: SessionTaken
+    until: float
+    ended_by: str = ""
+
+
+class Kept(Struct, frozen=True, tag=True):
+    record: SessionRecord
+
+
+class Revoked(Struct, frozen=True):
+    ids: str
+    when: float
+    reconnect: bool
+
+
+class TakenOrder(Struct, frozen=True):
+    node: str
+    order: SessionTaken
+
+
+def session_key(sid: str) -> str:
+    return f"s.{token(sid)}"
+
+
+def order_key(node: str, sid: str) -> str:
+    return f"o.{token(node)}.{token(sid)}"
+
 
 REMEMBERED = 60.0
 """Seconds for which a sid is known to be gone, and an identity to be revoked. Longer than a write may be repeated."""

@@ -14,11 +14,12 @@ import msgspec
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.nats.names import token
-from ropewalk.adapters.backends.nats.session_copy import REMEMBERED, SessionCopy
-from ropewalk.adapters.backends.nats.session_records import (
+from ropewalk.adapters.backends.nats.session_copy import (
+    REMEMBERED,
     Gone,
     Kept,
     Revoked,
+    SessionCopy,
     SessionRecord,
     TakenOrder,
     order_key,

@@ -5,22 +5,100 @@ behind, and nobody may be told that a position is gone or was never given becaus
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import inf
+from random import sample
 from typing import Any
+
+import msgspec
 
 from ropewalk.adapters.backends.nats import jets, runs
 from ropewalk.adapters.backends.nats.appends import Appends
-from ropewalk.adapters.backends.nats.history import KeptHistory
 from ropewalk.adapters.backends.nats.link import Stored
 from ropewalk.adapters.backends.nats.names import name_of
+from ropewalk.adapters.backends.nats.plan import Marker
+from ropewalk.adapters.backends.nats.runs import Run
 from ropewalk.adapters.backends.nats.shard import JetShard
 from ropewalk.core.history import BEFORE_ALL
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary
-from ropewalk.model.messages import Position
+from ropewalk.model.history import MAX_ANSWER_BYTES, MESSAGE_OVERHEAD_BYTES, Gap, GapReason, HistoryPage, Replay, StreamSummary
+from ropewalk.model.messages import Position, Registered
+from ropewalk.model.rules import StreamRules
 from ropewalk.ports import Clock
+
+
+class KeptHistory:
+    """The kept history of one stream, made of its runs: the last one first, then the others from the oldest on.
+
+    Args:
+        after: the offset before the wanted messages.
+        since: the time of the oldest wanted message.
+        limit: maximum number of messages; 0 for no limit.
+
+    Attributes:
+        trimmed_at: the time of the newest message that is no longer kept.
+        full: no further message fits into the answer.
+    """
+
+    def __init__(self, last: Run, rules: StreamRules, now: float, after: int = 0, since: float = -inf, limit: int = 0) -> None:
+        self.stream, self.epoch, self.tip = last.stream, last.epoch, last.tip
+        self._after = after
+        self._since = since
+        self._limit = limit
+        self._oldest_by_number = self.tip + 1 - (rules.history_limit if rules.history_ttl > 0 else 0)
+        self._expired = now - rules.history_ttl
+        self._next = -1
+        self.oldest = self.tip + 1
+        self.trimmed_at = last.timestamp
+        self.messages: list[Registered] = []
+        self.full = False
+        self.bytes = 0  # of all that is kept, as far as it was read
+        self._room = MAX_ANSWER_BYTES
+
+    @property
+    def kept(self) -> int:
+        return self.tip + 1 - self.oldest
+
+    @property
+    def enough(self) -> bool:
+        """Runs that follow change nothing."""
+        return self.full or (self._after >= self.tip and self.kept > 0)
+
+    def add(self, run: Run) -> bool:
+        """Whether some of its messages are in the answer."""
+        if run.epoch != self.epoch:
+            return False
+        if run.first != self._next:
+            self._begin(run)
+        self._next = run.tip + 1
+        had = len(self.messages)
+        for message in run.messages(kept=True):
+            if message.offset <= self.tip:
+                self._add(message)
+        return len(self.messages) > had
+
+    def _begin(self, run: Run) -> None:
+        """Nothing before this run joins up to it. The time of the message before it is not known, only that it was
+        not later."""
+        self.oldest, self.trimmed_at = self.tip + 1, run.timestamp if run.first > 1 else -inf
+        self.messages, self.full, self.bytes, self._room = [], False, 0, MAX_ANSWER_BYTES
+
+    def _add(self, message: Registered) -> None:
+        if message.offset < self._oldest_by_number or message.timestamp <= self._expired:
+            self.trimmed_at = message.timestamp
+            return
+        self.oldest = min(self.oldest, message.offset)
+        self.bytes += message.size
+        if self.full or message.offset <= self._after or message.timestamp < self._since:
+            return
+        self._room -= message.size + MESSAGE_OVERHEAD_BYTES
+        self.full = self._room < 0 and bool(self.messages)
+        if not self.full:
+            self.messages.append(message)
+            self.full = len(self.messages) == self._limit
+
 
 READ_AT_ONCE = 256
 READ_BYTES = 1024 * 1024
@@ -216,3 +294,57 @@ async def subjects(shard: JetShard, pattern: str) -> list[str]:
         found += some
         if not some or len(found) >= answer.get("total", 0):
             return found
+
+
+COUNTED = 100
+LISTED = 20_000
+
+
+async def count_streams(streams: NatsStreams, shards: list[JetShard], clock: Clock, dedup_limit: int) -> dict[str, float]:
+    """Count what is kept, and remove the oldest idempotency keys above the limit. Raises `Unavailable`.
+
+    Beyond `COUNTED` streams or keys the sizes are estimated from a sample, and beyond `LISTED` they are
+    those of NATS: subjects, its messages and its bytes.
+    """
+    states = [found["state"] for shard in shards if (found := await jets.info(shard.link, shard.jet)) is not None]
+    if sum(state.get("num_subjects", 0) for state in states) > LISTED:
+        for shard in shards:
+            await shard.purge(shard.names.uids, dedup_limit // len(shards))
+        return {
+            "streams": sum(state.get("num_subjects", 0) for state in states),
+            "history_messages": sum(state["messages"] for state in states),
+            "history_bytes": sum(state["bytes"] for state in states),
+            "dedup_keys": 0,
+        }
+    return await _sampled(streams, shards, clock, dedup_limit)
+
+
+async def _sampled(streams: NatsStreams, shards: list[JetShard], clock: Clock, dedup_limit: int) -> dict[str, float]:
+    now = clock()
+    names = await streams.names()
+    looked_at = names if len(names) <= COUNTED else sample(names, COUNTED)
+    kept = [each for each in await asyncio.gather(*map(streams.kept, looked_at)) if each is not None]
+    scale = len(names) / len(looked_at) if looked_at else 0.0
+    keys = [(shard, subject) for shard in shards for subject in await _uids(shard)]
+    if len(keys) > dedup_limit:
+        of_shard = Counter(shard for shard, _ in keys)
+        for shard, number in of_shard.items():
+            await shard.purge(shard.names.uids, dedup_limit * number // len(keys))
+        keys = [(shard, subject) for shard in shards for subject in await _uids(shard)]
+    some = keys if len(keys) <= COUNTED else sample(keys, COUNTED)
+    known = await asyncio.gather(*(_known(shard, subject, now) for shard, subject in some))
+    return {
+        "streams": round(len(kept) * scale),
+        "history_messages": round(sum(messages for messages, _ in kept) * scale),
+        "history_bytes": round(sum(size for _, size in kept) * scale),
+        "dedup_keys": round(sum(known) * len(keys) / len(some)) if some else 0,
+    }
+
+
+async def _uids(shard: JetShard) -> list[str]:
+    return await subjects(shard, shard.names.uids)
+
+
+async def _known(shard: JetShard, subject: str, now: float) -> bool:
+    stored = await shard.link.last(shard.jet, subject)
+    return stored is not None and msgspec.msgpack.decode(stored.data, type=Marker).until > now

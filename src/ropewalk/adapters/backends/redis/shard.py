@@ -7,15 +7,97 @@ without its newest writes begins a new generation first, and with it new epochs.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from math import inf
 from typing import Any
 
+from msgspec import Struct
+from msgspec.msgpack import encode
 from redis import exceptions
 
 from ropewalk.adapters.backends.redis.links import RedisLink, RedisLinks, done_nothing
-from ropewalk.adapters.backends.redis.recent_appends import RecentAppends
-from ropewalk.adapters.backends.redis.scripts import Script, script
 from ropewalk.model.errors import Unanswered, Unavailable
+
+MAX_STREAMS = 10_000
+"""Names in all groups. Older groups are dropped: a server that has lost more begins new epochs for all streams."""
+
+
+class AppendGroup:
+    """Appends that one script registers. `end`: the shard's counter after it; infinite while that is not known."""
+
+    __slots__ = ("count", "end", "streams")
+
+    def __init__(self, streams: Iterable[str], count: int) -> None:
+        self.streams = tuple(streams)
+        self.count = count
+        self.end = inf
+
+
+class RecentAppends:
+    """The streams to which this node has appended lately, for a server that comes back without its newest writes.
+
+    Invariant: a group of appends is noted before it is sent, so above `since` none is missing.
+    """
+
+    def __init__(self) -> None:
+        self._groups: deque[AppendGroup] = deque()
+        self._names = 0
+        self._since = inf
+        self._newest = 0
+
+    def start(self, counter: int) -> None:
+        """The shard had come this far before this process began: an earlier one under the same name may have appended."""
+        self._since = counter
+
+    def begin(self, streams: Iterable[str], count: int) -> AppendGroup:
+        """`count`: how many messages it may register."""
+        group = AppendGroup(streams, count)
+        self._groups.append(group)
+        self._names += len(group.streams)
+        while self._names > MAX_STREAMS:
+            dropped = self._groups.popleft()
+            self._names -= len(dropped.streams)
+            self._since = max(self._since, self._newest if dropped.end == inf else dropped.end)
+        return group
+
+    def answered(self, group: AppendGroup, counter: int) -> None:
+        group.end = self._newest = counter
+
+    def testimony(self, counter: int) -> bytes:
+        """Whether all groups above a counter are known, how many messages they have at most, and their streams."""
+        groups = [group for group in self._groups if group.end > counter]
+        streams = {stream for group in groups for stream in group.streams}
+        return encode((int(self._since <= counter), sum(group.count for group in groups), sorted(streams)))
+
+
+class Script(Struct, frozen=True):
+    """A Lua script: one atomic step of the server. The first three arguments of most scripts are the run of the server that the
+    caller knows, the time that tests set (0 otherwise), and the command that reaches subscribers."""
+
+    text: str
+    digest: str
+
+
+PRELUDES = {
+    "sessions": ("common", "owners", "records"),
+    "leases": ("common", "owners", "records"),
+    "presence": ("common", "owners"),
+    "ring_renew": (),
+    "ring_record": (),
+}
+"""What stands before a script; before all others it is `common`."""
+
+
+@cache
+def script(name: str) -> Script:
+    folder = files(__package__) / "lua"
+    text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in (*PRELUDES.get(name, ("common",)), name))
+    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
 
 logger = logging.getLogger("ropewalk.redis")
 

@@ -16,9 +16,28 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+from ropewalk.adapters.backends.ring.backend import RingBackend
 from ropewalk.adapters.backends.ring.tunnel import Tunnel
 from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.node_proofs import DialledNode
+
+
+class NodeGate:
+    """Implements `RingNodes`: accepts connections of other nodes on the ordinary port. `key` is that of the ring."""
+
+    def __init__(self, backend: RingBackend, key: str) -> None:
+        self.name = backend.state.me
+        self._backend = backend
+        self._key = key
+
+    def greet(self) -> DialledNode:
+        return DialledNode(self._key, self.name)
+
+    def take_over(self, transport: asyncio.Transport) -> None:
+        tunnel = Tunnel(self._backend.accept())
+        transport.set_protocol(tunnel)
+        tunnel.begin(transport)
+
 
 logger = logging.getLogger("ropewalk.ring")
 

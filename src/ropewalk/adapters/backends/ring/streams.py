@@ -10,12 +10,52 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.ring.links import NodeCalls
+from ropewalk.adapters.backends.ring.owed import Owed
 from ropewalk.adapters.backends.ring.router import Router, grouped
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.core.ring import parse_partition
 from ropewalk.model.errors import PartitionChanged, Unanswered, Unavailable
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.messages import Position, Publication, Receipt
+from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+
+
+class RingPresence:
+    """Implements `ports.PresenceStore`: each set is kept by the node that holds its stream's shard.
+
+    Invariant: nodes that are not reached when a sid leaves, or is replaced, are told later.
+    """
+
+    def __init__(self, router: Router, owed: Owed) -> None:
+        self._router = router
+        self._owed = owed
+
+    async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
+        events: list[PresenceEvent] = await self._router.call(stream, "join", stream, sid, member)
+        return events
+
+    async def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
+        events: list[PresenceEvent] = await self._router.call(stream, "leave", stream, sid)
+        return events
+
+    async def detach(self, sid: str, ttl: float) -> None:
+        _, silent = await self._router.tell_all("detach", sid, ttl)
+        for node in silent:
+            self._owed.add(node, ("presence", sid), "detach", sid, ttl)
+
+    async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
+        answers, silent = await self._router.tell_all("adopt", old_sid, new_sid)
+        for node in silent:
+            self._owed.add(node, ("presence", new_sid), "adopt", old_sid, new_sid)
+        return {stream: member for held in answers.values() for stream, member in held.items()}
+
+    async def expire(self) -> list[PresenceEvent]:
+        answers = await self._router.ask_all("expire")
+        return [event for events in answers.values() for event in events]
+
+    async def page(self, stream: str, after: str, limit: int) -> PresencePage:
+        page: PresencePage = await self._router.call(stream, "members", stream, after, limit)
+        return page
 
 
 class RingStreams:

@@ -11,7 +11,66 @@ from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
 from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.sessions import SessionSnapshot
-from ropewalk.ports import Deliver, OnDisconnectRequest
+from ropewalk.ports import (
+    Backend,
+    Deliver,
+    Feed,
+    Leases,
+    OnDisconnectRequest,
+    PresenceStore,
+    RecordQueue,
+    SessionStore,
+    StreamStore,
+)
+
+
+class SessionsOfWorkers:
+    """Implements `ports.SessionStore`."""
+
+    def __init__(self, sessions: SessionStore) -> None:
+        self.save, self.peek, self.take = sessions.save, sessions.peek, sessions.take
+
+    async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
+        """Every worker obeys the same order."""
+        return []
+
+    async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+        return []
+
+    async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+        return []
+
+
+class BackendBesideEngine:
+    """The backend of the store process if Redis, NATS or a ring keeps everything. Ended sessions are left to the workers, which
+    have the application."""
+
+    def __init__(self, engine: Backend) -> None:
+        self._engine = engine
+        self.sessions: SessionStore = SessionsOfWorkers(engine.sessions)
+        self.start, self.stop, self.sweep = engine.start, engine.stop, engine.sweep
+        self.health, self.reload_rules, self.gauges = engine.health, engine.reload_rules, engine.gauges
+
+    @property
+    def streams(self) -> StreamStore:
+        return self._engine.streams
+
+    @property
+    def presence(self) -> PresenceStore:
+        return self._engine.presence
+
+    @property
+    def feed(self) -> Feed:
+        return self._engine.feed
+
+    @property
+    def leases(self) -> Leases | None:
+        return self._engine.leases
+
+    @property
+    def record_queue(self) -> RecordQueue | None:
+        return self._engine.record_queue
+
 
 NAME = "store"
 

@@ -6,20 +6,115 @@ order, and each of them sees it.
 
 import asyncio
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol, cast
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.memory import MemoryBackend
-from ropewalk.adapters.backends.workers.doubts import SessionDoubts
+from ropewalk.adapters.backends.memory.recovery import CRASHED
 from ropewalk.adapters.backends.workers.presence import SharedPresence
 from ropewalk.adapters.backends.workers.sessions import SharedSessions
-from ropewalk.model.journal import Recovered, Restored, RowKind
+from ropewalk.model.journal import Recovered, Restored, Row, RowKind
 from ropewalk.model.messages import Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.session_log import SessionClosed
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
-from ropewalk.ports import Deliver
+from ropewalk.ports import Clock, Deliver, Journal
+
+DOUBT_SECONDS = 10.0
+"""For how long workers may come back to a store, before the sessions that lived on them count as interrupted."""
+
+_BEGINNINGS = frozenset({RowKind.CONNECTED, RowKind.RESTORED})
+_ENDS = frozenset({RowKind.DISCONNECTED, RowKind.ENDED})
+
+
+class _Doubt(Struct, frozen=True):
+    """`over`: what is given out as expired if the session is gone. `unknown`: the store never knew of it, so that nobody else
+    says that it has ended."""
+
+    until: float
+    row: Row
+    over: SessionSnapshot | None = None
+    unknown: bool = False
+
+
+class SessionDoubts:
+    """Writes the rows of all workers, and knows from them which sessions each has. Rows of sessions whose worker or store
+    is gone wait until it is known whether the session lives.
+
+    Invariant: a session that goes on is never recorded as disconnected; one that does not is recorded as disconnected before it
+    is recorded as ended.
+
+    Args:
+        kept: for how long a session of a worker is kept; None if the store does not know it.
+        end: ends an expired session.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        kept: Callable[[str], float | None],
+        end: Callable[[str, SessionSnapshot], None],
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._kept = kept
+        self._end = end
+        self._sids: dict[str, set[str]] = {}  # by worker
+        self._doubted: dict[str, _Doubt] = {}  # the oldest first
+
+    def note(self, worker: str, rows: Sequence[Row]) -> None:
+        sids = self._sids.setdefault(worker, set())
+        earlier: list[Row] = []
+        for row in rows:
+            if row.kind in _BEGINNINGS:
+                sids.add(row.sid)
+            elif row.kind in _ENDS:
+                sids.discard(row.sid)
+                doubt = self._doubted.pop(row.sid, None)
+                if doubt is not None and row.kind is RowKind.ENDED:
+                    earlier.append(doubt.row)
+        self._journal.write_nowait([*earlier, *rows])
+
+    def claim(self, worker: str, sids: Collection[str]) -> None:
+        """It has come back with these."""
+        self._sids[worker] = set(sids)
+        for sid in sids:
+            self._doubted.pop(sid, None)
+
+    def lost(self, worker: str) -> None:
+        """Its connection is gone. It may live, and come back."""
+        now = self._clock()
+        for sid in sorted(self._sids.pop(worker, ())):
+            kept = self._kept(sid)
+            detail = msgspec.json.encode(SessionClosed(bool(kept), CRASHED, followed=True)).decode()
+            row = Row(RowKind.DISCONNECTED, sid, now, sid=sid, detail=detail)
+            self._doubted[sid] = _Doubt(now + DOUBT_SECONDS, row, unknown=kept is None)
+
+    def recovered(self, rows: Iterable[Row], over: dict[str, SessionSnapshot]) -> None:
+        """Sessions that were connected when the store was lost, by the rows that say that they no longer are."""
+        until = self._clock() + DOUBT_SECONDS
+        for row in rows:
+            self._doubted[row.sid] = _Doubt(until, row, over.get(row.sid))
+
+    def settle(self, at_once: bool = False) -> None:
+        now, rows = self._clock(), []
+        while self._doubted:
+            sid, doubt = next(iter(self._doubted.items()))
+            if doubt.until > now and not at_once:
+                break
+            del self._doubted[sid]
+            rows.append(doubt.row)
+            if doubt.over is not None:
+                self._end(sid, doubt.over)
+            elif doubt.unknown:
+                rows.append(Row(RowKind.ENDED, sid, now, sid=sid))
+        if rows:
+            self._journal.write_nowait(rows)
 
 
 class Carrier(Protocol):

@@ -2,7 +2,7 @@
 
 import json
 
-from ropewalk.adapters.backends.workers.doubts import DOUBT_SECONDS, SessionDoubts
+from ropewalk.adapters.backends.workers.store import DOUBT_SECONDS, SessionDoubts
 from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.sessions import SessionSnapshot
 from ropewalk.testing.clock import ManualClock

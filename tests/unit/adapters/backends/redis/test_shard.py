@@ -1,8 +1,8 @@
 import pytest
 from msgspec.msgpack import decode
 
-from ropewalk.adapters.backends.redis import recent_appends
-from ropewalk.adapters.backends.redis.recent_appends import RecentAppends
+from ropewalk.adapters.backends.redis import shard
+from ropewalk.adapters.backends.redis.shard import RecentAppends
 
 
 def test_testimony_has_the_streams_of_all_groups_above_the_counter() -> None:
@@ -23,7 +23,7 @@ def test_group_without_an_answer_may_have_been_registered_at_any_time() -> None:
 
 
 def test_testimony_is_incomplete_below_the_groups_that_were_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent_appends, "MAX_STREAMS", 2)
+    monkeypatch.setattr(shard, "MAX_STREAMS", 2)
     appends = RecentAppends()
     appends.start(0)
     for number in range(1, 5):
