@@ -60,16 +60,16 @@ def test_failing_tasks_and_a_shuffle_publish_every_row_once(spark: SparkSession,
 
 
 def test_repeated_batch_is_not_published_again(spark: SparkSession, server: RunningServer, tmp_path: Path) -> None:
-    publish_all(server, [("again/1", n) for n in range(100)])
-    frame = values(stream(spark, server, subscribe="again/1")).repartition(3)
-    published(frame, server, tmp_path, stream="out/again")
+    publish_all(server, [("repeated/1", n) for n in range(100)])
+    frame = values(stream(spark, server, subscribe="repeated/1")).repartition(3)
+    published(frame, server, tmp_path, stream="out/repeated")
     forget_last_commit(tmp_path / "checkpoint")
-    publish_all(server, [("again/1", n) for n in range(100, 130)])
+    publish_all(server, [("repeated/1", n) for n in range(100, 130)])
 
-    again = published(frame, server, tmp_path, stream="out/again")
+    again = published(frame, server, tmp_path, stream="out/repeated")
 
     assert again.recentProgress[0].numInputRows == 100
-    assert sorted(kept(server, "out/again")) == list(range(130))
+    assert sorted(kept(server, "out/repeated")) == list(range(130))
 
 
 def test_rows_of_a_partition_keep_their_order(spark: SparkSession, server: RunningServer, tmp_path: Path) -> None:

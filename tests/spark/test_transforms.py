@@ -115,6 +115,25 @@ def test_subscriber_is_counted_in_every_minute_until_it_leaves(spark: SparkSessi
     assert left == [("changes", ("b",)), ("stays", ("a",))]
 
 
+def test_rollup_goes_on_after_the_last_subscriber_has_left(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    (checkpoint / "metadata").write_text('{"id": "query"}')
+    fold = rollup.Fold(str(tmp_path / "rollup"), str(checkpoint), timedelta(minutes=1))
+    batches = (
+        row("subscribed", 1, 1, {"identifier": "i", "streams": ["a"]}, sid="s"),
+        row("disconnected", 2, 2, {"kept": False}, sid="s"),
+        published("a", 3, 3),
+    )
+
+    for number, each in enumerate(batches):
+        fold.take(frame(spark, each).withColumnRenamed("shard", "partition"), number)
+
+    found = read_table(str(tmp_path / "rollup"))
+    assert found is not None
+    assert found.select(["messages", "subscribers"]).to_pylist() == [{"messages": 1, "subscribers": 1}]
+
+
 def test_minute_has_the_same_figures_from_parts(spark: SparkSession) -> None:
     rows = [
         published("a", 1, 1, b"12345", producer="p1"),

@@ -104,7 +104,7 @@ async def test_sighup_with_invalid_settings_changes_nothing(tmp_path: Path) -> N
             (settings(workers=0), f"{file}: [server] workers wants a number from 1 to 64"),
             (settings(data_dir=tmp_path), "full restart: data_dir"),
             (settings(workers="2\ntcp_port = 65000"), "full restart: tcp_port"),
-            (settings() + '[auth]\njwt_secret = "later"\n', "JWT is switched on or off"),
+            (settings() + '[auth]\njwt_secret = "later"\n', "switching JWT on or off needs a restart"),
             (settings() + '[app]\napp = "no_such_module:app"\n', "no_such_module"),
         ):
             file.write_text(wrong)

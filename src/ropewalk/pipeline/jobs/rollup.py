@@ -92,7 +92,9 @@ def _reached(table: JobTable) -> dict[int, datetime.datetime]:
 def _known(spark: SparkSession, audience: JobTable) -> DataFrame:
     """Who listened when the batch before ended."""
     table = audience.read()
-    return spark.createDataFrame([], SCHEMA) if table is None else spark.createDataFrame(table.select(COLUMNS))
+    if table is None or not table.num_rows:  # Spark cannot take an Arrow table without rows
+        return spark.createDataFrame([], SCHEMA)
+    return spark.createDataFrame(table.select(COLUMNS))
 
 
 KEYS = ("date", "minute", "stream")
