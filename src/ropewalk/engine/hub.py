@@ -24,6 +24,10 @@ Write = Callable[[bytes], int | None]
 """Returns the number of bytes written, or None if all were. May raise OSError."""
 
 
+def discard(frame: bytes) -> None:
+    """The writer of a listener that has ended."""
+
+
 class Listener(Protocol):
     """Who listens: its names are the sids that `exclude_socket` may mean; it puts its own writer into the group it joins."""
 
@@ -226,6 +230,12 @@ class Hub:
         elif not group.writers and (audience := self.audiences.get(group.stream)):
             audience.groups.pop((group.identifier, group.codec), None)
             self._forget_if_empty(audience)
+
+    def silence(self, groups: Collection[Group], listener: Listener) -> None:
+        """Write nothing more to a listener that still has to leave these groups, after what is pending."""
+        for group in groups:
+            self._flush_group(group)
+            group.writers[listener] = discard
 
     def collect(self, stream: str, limit: int) -> JoinBuffer:
         """Buffer everything that is delivered on `stream` from now until `release`: for a join in progress."""

@@ -7,7 +7,9 @@ buffered and sent above the snapshot's tip. Either way there is no duplicate, no
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from itertools import islice
 from sys import maxsize
 from typing import TypeVar
 
@@ -33,6 +35,9 @@ ATTEMPTS = 6
 BETWEEN_ATTEMPTS = Backoff(0.1, 2.0)
 """Some five seconds until a client is told that the store does not answer."""
 
+DROPPED_AT_ONCE = 256
+"""Subscriptions that are dropped in one turn of the event loop: less than a millisecond of work."""
+
 T = TypeVar("T")
 
 
@@ -45,6 +50,8 @@ class Joiner:
         self._store = store
         self._stats = context.stats
         self._chance = context.chance
+        self._tasks = context.tasks
+        self._leaving: deque[tuple[Link, Iterator[Subscription]]] = deque()
         self._waiting = pending
         self._archived = context.limits.archive_replay
         self._replayer = Replayer(context.stats, pending)
@@ -175,6 +182,28 @@ class Joiner:
             self._hub.leave(group, link)
         subscription.groups = ()
         self._release(subscription)
+
+    def drop_all(self, link: Link, subscriptions: Collection[Subscription]) -> None:
+        """Drop all subscriptions of a link that ends: some of them now, the others in the next turns of the event loop."""
+        if len(subscriptions) > DROPPED_AT_ONCE:
+            self._hub.silence(link.groups, link)
+            self._leaving.append((link, iter(tuple(subscriptions))))
+            if len(self._leaving) == 1:
+                self._tasks.start(self._drop_in_slices())
+            return
+        for subscription in subscriptions:
+            self.drop(link, subscription)
+
+    async def _drop_in_slices(self) -> None:
+        """One slice in each turn of the event loop, however many links end."""
+        while self._leaving:
+            link, subscriptions = self._leaving[0]
+            dropped = list(islice(subscriptions, DROPPED_AT_ONCE))
+            for subscription in dropped:
+                self.drop(link, subscription)
+            if not dropped:
+                self._leaving.popleft()
+            await asyncio.sleep(0)
 
     def _release(self, subscription: Subscription) -> None:
         buffers, subscription.buffers = subscription.buffers, None

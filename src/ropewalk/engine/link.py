@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from ropewalk.core.outbox import Outbox, Skipped
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
-from ropewalk.engine.hub import Group, Write
+from ropewalk.engine.hub import Group, Write, discard
 from ropewalk.model.closing import Closing
 from ropewalk.model.history import Gap, GapReason
 from ropewalk.model.messages import Position
@@ -94,7 +94,7 @@ class Link:
         self._stats = stats
         self.limit = limit
         self._owner: LinkOwner = owner
-        self._groups: list[Group] = []
+        self._groups: dict[Group, None] = {}
         self._prefixes = 0
         self._outbox: Outbox | None = None
         self._paused = False
@@ -105,7 +105,7 @@ class Link:
     def attach(self, group: Group) -> None:
         if self._groups:
             self._write_together()
-        self._groups.append(group)
+        self._groups[group] = None
         self._prefixes += group.on_empty is not None
         group.writers[self] = self._writer(group)
 
@@ -117,12 +117,16 @@ class Link:
             self._place_writers()
 
     @property
+    def groups(self) -> Collection[Group]:
+        return self._groups
+
+    @property
     def prefixes(self) -> int:
         """How many of its groups are of no stream."""
         return self._prefixes
 
     def detach(self, group: Group) -> None:
-        self._groups.remove(group)
+        del self._groups[group]
         self._prefixes -= group.on_empty is not None
 
     def missed(self, group: Group, after: Position, upto: Position) -> None:
@@ -133,6 +137,8 @@ class Link:
         self._connection.write(rest)
 
     def _writer(self, group: Group) -> Write:
+        if not self.open:
+            return discard
         if self._outbox is None:
             return self._connection.write if self._direct is None else self._direct.send
         group.slow = True

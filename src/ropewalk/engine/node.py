@@ -9,7 +9,7 @@ from ropewalk.core.credentials import Credentials
 from ropewalk.core.quotas import ConnectionQuotas
 from ropewalk.core.stats import RefusalSummary, Summary
 from ropewalk.engine.bounds import BoundedPublisher
-from ropewalk.engine.broker import Broker
+from ropewalk.engine.broker import Broker, LocalPublisher
 from ropewalk.engine.commands import CommandHandler
 from ropewalk.engine.context import Access, EngineContext
 from ropewalk.engine.conversation import Conversation
@@ -18,7 +18,6 @@ from ropewalk.engine.heartbeat import Heartbeat
 from ropewalk.engine.history_pages import HistoryPages
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.joins import Joiner
-from ropewalk.engine.local_publisher import LocalPublisher
 from ropewalk.engine.sampler import Sampler
 from ropewalk.engine.session import Session
 from ropewalk.engine.session_log import SessionLog
@@ -296,6 +295,9 @@ class Node:
 
     def dropped(self, session: Session, subscription: Subscription) -> None:
         self.joiner.drop(session.link, subscription)
+
+    def dropped_all(self, session: Session) -> None:
+        self.joiner.drop_all(session.link, session.subscriptions.values())
 
     def revoked(self, session: Session, reason: str) -> None:
         self.session_log.revoked(session.sid, reason)

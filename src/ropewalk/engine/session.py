@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 import msgspec
 
 from ropewalk.core.lifecycle import LifecycleEvent, SessionState, advance
-from ropewalk.core.rate import TokenBucket
+from ropewalk.core.quotas import TokenBucket
 from ropewalk.engine import trace
 from ropewalk.engine.hub import Group
 from ropewalk.engine.inbox import CommandRate, Inbox
@@ -396,8 +396,7 @@ class Session:
         self._node.dropped(self, subscription)
 
     def _drop_all(self) -> None:
-        for subscription in self.subscriptions.values():
-            self.drop(subscription)
+        self._node.dropped_all(self)
 
     def _depart(self, known: bool, resumable: bool, reason: str) -> None:
         self._node.stats.connections_closed += 1

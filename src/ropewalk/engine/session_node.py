@@ -59,6 +59,9 @@ class SessionNode(Protocol[S]):
     def dropped(self, session: S, subscription: Subscription) -> None:
         """Nothing of this subscription is to be delivered any more."""
 
+    def dropped_all(self, session: S) -> None:
+        """The same for all subscriptions of a session that ends."""
+
     def revoked(self, session: S, reason: str) -> None:
         """It will not be kept although it would have been."""
 

@@ -10,6 +10,7 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.backoff import Backoff
 from ropewalk.core.rules import Rulebook
 from ropewalk.engine import joins
+from ropewalk.model import closing as closings
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, Replay
 from ropewalk.model.limits import Limits
@@ -414,3 +415,31 @@ async def test_messages_without_a_position_do_not_overflow_a_join() -> None:
         written = b"".join(client.connection.written)
         assert (written.count(b"data: 1"), written.count(b"y" * 500)) == (1, 1)
         assert written.count(b"x" * 100) < 50
+
+
+async def test_lost_connection_leaves_many_streams_in_slices_and_gets_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joins, "DROPPED_AT_ONCE", 4)
+    streams = [f"s/{number}" for number in range(20)]
+    async with Workbench() as bench:
+        lost, other = await bench.subscribed(*streams), await bench.subscribed("s/19")
+        written = len(lost.connection.written)
+        lost.session.connection_lost()
+        assert len(bench.node.hub.audiences) == 16, "one slice"
+        await bench.publish("s/19", "1")
+        assert len(lost.connection.written) == written
+        assert other.seen()[-1] == 1
+        assert list(bench.node.hub.audiences) == ["s/19"]
+
+
+async def test_closed_connection_with_many_streams_gets_earlier_messages_and_then_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(joins, "DROPPED_AT_ONCE", 4)
+    async with Workbench() as bench:
+        client = await bench.subscribed(*(f"s/{number}" for number in range(20)))
+        await bench.node.broker.publish([Publication("s/0", b"1"), Publication("s/19", b"2")])
+        client.session.end(closings.REMOTE)
+        await bench.node.broker.publish([Publication("s/19", b"3")])
+        await settle()
+        assert client.seen()[-3:] == [1, 1, "disconnect"]
+        assert not bench.node.hub.audiences
