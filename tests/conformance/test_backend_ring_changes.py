@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ropewalk.adapters.backends.ring.backend import TO_AGREE, RingBackend
-from ropewalk.adapters.backends.ring.owed import OwedCall
+from ropewalk.adapters.backends.ring.router import OwedCall
 from ropewalk.core.ring import locate_shard
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, Replay, split_at_gaps

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.adapters.backends.memory import MemoryBackend
-from ropewalk.adapters.backends.workers import link, pending_reads, server, wire
+from ropewalk.adapters.backends.workers import backpressure, link, server, wire
 from ropewalk.adapters.backends.workers.backend import WorkerBackend
 from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
@@ -291,7 +291,7 @@ async def test_reads_that_are_not_answered_at_once_are_few_at_a_time(
     process: StoreProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those that reach into an archive are."""
-    monkeypatch.setattr(pending_reads, "MAX_UNDER_WAY", 2)
+    monkeypatch.setattr(backpressure, "MAX_UNDER_WAY", 2)
     may_answer = asyncio.Semaphore(0)
     started = 0
 

@@ -5,8 +5,7 @@ runs it.
 """
 
 from ropewalk.channels.app import App
-from ropewalk.channels.channel import Channel, action
-from ropewalk.channels.connection import Connection
+from ropewalk.channels.channel import Channel, Connection, action
 from ropewalk.channels.handlers import ActionError, BadCall, Reject, Runner, inline
 
 __all__ = ["ActionError", "App", "BadCall", "Channel", "Connection", "Reject", "Runner", "action", "inline"]

@@ -7,10 +7,9 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from ropewalk.channels import replies
-from ropewalk.channels.channel import Callee, Channel
-from ropewalk.channels.connection import ANONYMOUS, Connection
-from ropewalk.channels.effects import Effects
+from ropewalk.channels.channel import ANONYMOUS, Callee, Channel, Connection
 from ropewalk.channels.handlers import BadCall, Reject, Runner, contained_errors, handler_name, run, run_contained
+from ropewalk.channels.replies import Effects
 from ropewalk.channels.values import json_object, state_changes
 from ropewalk.model.application import (
     Action,

@@ -14,7 +14,7 @@ import msgspec
 
 from ropewalk.app.journal import back_up_journal, repair_journal, verify_journal
 from ropewalk.app.settings import load
-from ropewalk.cli.progress import ProgressLine
+from ropewalk.cli.output import ProgressLine
 from ropewalk.model.errors import Unavailable, UserMistake
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from ropewalk.cli.progress import ProgressLine
+from ropewalk.cli.output import ProgressLine
 from ropewalk.model.errors import UserMistake
 from ropewalk.testing.simulation.steps import ACTIONS, NEEDED, shortest, simulate
 from ropewalk.testing.simulation.world import FAULTS, Plan, Report

@@ -14,8 +14,8 @@ from msgspec import Raw
 
 from ropewalk.app.keys import derive_keys
 from ropewalk.app.settings import load
+from ropewalk.cli.output import chunks, require_data
 from ropewalk.cli.reaching import add_attempts, add_flags, add_misnamed_key, attempts_of, explained, key_help, url_of
-from ropewalk.cli.standard_input import chunks, require_data
 from ropewalk.client import Draft, KeyRefused, PublicationRefused, Publisher, PublishError, Receipt
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.nesting import TOO_DEEP, is_too_deep

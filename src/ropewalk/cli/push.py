@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Iterator
 
 from ropewalk.app.keys import derive_keys
 from ropewalk.app.settings import load
+from ropewalk.cli.output import chunks, require_data
 from ropewalk.cli.reaching import add_attempts, add_flags, add_misnamed_key, attempts_of, explained, key_help, url_of
-from ropewalk.cli.standard_input import chunks, require_data
 from ropewalk.client import Format, KeyRefused, Position, PublicationRefused, PublishError, Pusher
 from ropewalk.client.identifiers import parse_key
 from ropewalk.model.errors import RopewalkError, UserMistake

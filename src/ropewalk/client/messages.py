@@ -1,20 +1,40 @@
 """Delivered messages: decoded into the events that a stream yields."""
 
+import json
 import logging
 from collections.abc import Iterable
 from itertools import repeat
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from ropewalk.client.events import UNREADABLE, BrokyMessage, Event, Gap, Message
-from ropewalk.client.payloads import decode_payload
 from ropewalk.model.messages import Position
+from ropewalk.model.nesting import TOO_DEEP, is_too_deep
 from ropewalk.protocol.broky.frames import Format, Run
 from ropewalk.protocol.broky.ksuid import KSUID_BYTES
 from ropewalk.protocol.broky.runs import split_payloads
 from ropewalk.protocol.server_messages import Data
 
 logger = logging.getLogger("ropewalk.client")
+
+MAX_INTEGER_DIGITS = 4300
+"""Python refuses to read longer ones."""
+
+
+def decode_payload(payload: bytes) -> Any:
+    """Raises ValueError. A number that is too large is infinite, as in JavaScript and in Python's own json."""
+    if is_too_deep(payload):
+        raise ValueError(TOO_DEEP)
+    try:
+        return msgspec.json.decode(payload)
+    except msgspec.ValidationError:  # valid JSON with a number out of range
+        return json.loads(payload, parse_int=_integer)
+
+
+def _integer(text: str) -> int | float:
+    return int(text) if len(text) <= MAX_INTEGER_DIGITS else float(text)
 
 
 class DeliveredMessages(Struct, frozen=True, gc=False):

@@ -6,8 +6,7 @@ from ropewalk.client.calls import CallAnswer, TcpCalls
 from ropewalk.client.effects import Confirmed, Effect, End, PresenceResult, Redial, Send, SubscriptionDenied, Yield
 from ropewalk.client.errors import disconnected
 from ropewalk.client.events import Event, PresenceChange, PresenceState, PresentMember
-from ropewalk.client.messages import DeliveredMessages, SubscriptionSuperseded
-from ropewalk.client.payloads import decode_payload
+from ropewalk.client.messages import DeliveredMessages, SubscriptionSuperseded, decode_payload
 from ropewalk.client.track import Track
 from ropewalk.model.closing import TOKEN_EXPIRED, UNAUTHORIZED
 from ropewalk.model.commands import History, Join, Leave, Pong, Presence, Subscribe, Unsubscribe

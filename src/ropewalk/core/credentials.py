@@ -1,4 +1,5 @@
-"""A fingerprint of the credentials that a client sends to the application: cookies, other headers, and the query of its URL.
+"""Who a client is: spellings of its identity, and a fingerprint of the credentials that it sends to the application: cookies,
+other headers, and the query of its URL.
 
 Invariant: a fingerprint does not reveal the credentials, and cannot be made without the key.
 """
@@ -9,6 +10,18 @@ from collections.abc import Callable
 import msgspec
 
 from ropewalk.model.sessions import ConnectRequest
+
+
+def spellings(identifier: str) -> list[str]:
+    """One identity as different JSON libraries write it: unchanged, without spaces, with a space after each `,` and `:`."""
+    found = [identifier]
+    if identifier[:1] in ("{", "["):
+        try:
+            found += [msgspec.json.format(identifier, indent=width) for width in (-1, 0)]
+        except msgspec.MsgspecError:
+            return found  # it only looks like JSON
+    return list(dict.fromkeys(found))
+
 
 SERVER_PARAMS = frozenset({"sid", "pi", "ptp"})
 """Query parameters for the server: they do not identify the client."""

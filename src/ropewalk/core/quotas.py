@@ -1,4 +1,4 @@
-"""Limits per user and per address: the number of connections, and the rate at which an address connects.
+"""Rate limits, and limits per user and per address: the number of connections, and the rate at which an address connects.
 
 Invariant: each counted connection is subtracted once. Loopback addresses and Unix sockets have no limit: they are proxies or
 tests on this machine. IPv6 addresses count by their /64, the block of one customer.
@@ -13,9 +13,38 @@ from heapq import nlargest
 from ipaddress import AddressValueError, IPv6Address
 from sys import intern
 
-from ropewalk.core.rate import TokenBucket
 from ropewalk.model.limits import Limits
 from ropewalk.model.refusals import Refusal
+
+
+class TokenBucket:
+    """Allows `rate` per second in the long run, and `burst` at once. Starts full."""
+
+    __slots__ = ("_at", "_burst", "_rate", "_tokens")
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._tokens = burst
+        self._at = 0.0
+
+    def spend(self, tokens: float) -> None:
+        """Take tokens in advance: nothing is allowed until they are refilled."""
+        self._tokens -= tokens
+
+    def is_full(self, now: float) -> bool:
+        return self._tokens + (now - self._at) * self._rate >= self._burst
+
+    def allow(self, now: float, tokens: float = 1) -> bool:
+        """Take so many tokens if there are as many. A clock that steps back refills none."""
+        if now > self._at:
+            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        if self._tokens < tokens:
+            return False
+        self._tokens -= tokens
+        return True
+
 
 BURST_SECONDS = 10
 """The burst of an address, as seconds of its rate: all its clients reconnect after a restart."""

@@ -10,18 +10,53 @@ is transient, whichever way it came. Positions that nobody can ever ask for woul
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 
 from msgspec.structs import replace
 
 from ropewalk.core.backoff import Backoff, Chance
-from ropewalk.core.identities import spellings
+from ropewalk.core.credentials import spellings
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import PartitionNotInName, Unanswered, Unavailable
-from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun, build_transient
+from ropewalk.model.messages import Publication, Receipt, Registered, RemoteDisconnect, TransientRun, build_transient
 from ropewalk.model.report import SHUTTING_DOWN
 from ropewalk.ports import Clock, DerivedPartitions, Feed, StreamStore
+
+
+class LocalPublisher:
+    """Implements `ports.Publisher` for publications that every node receives: delivers them to the sessions of this node,
+    without a position. Nothing is registered: otherwise each message would come once for each node.
+
+    Args:
+        disconnect: ends the sessions of an identity on this node.
+    """
+
+    def __init__(
+        self,
+        deliver: Callable[[Sequence[Registered]], None],
+        disconnect: Callable[[RemoteDisconnect], Awaitable[int]],
+        stats: Stats,
+        clock: Clock,
+    ) -> None:
+        self._deliver = deliver
+        self._disconnect = disconnect
+        self._stats = stats
+        self._clock = clock
+
+    async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
+        now = self._clock()
+        self._deliver([build_transient(publication, now) for publication in publications])
+        self._stats.publications += len(publications)
+        return [Receipt(publication.stream, "", 0) for publication in publications]
+
+    async def disconnect(self, request: RemoteDisconnect) -> int:
+        ended = 0
+        for identifier in spellings(request.identifier):
+            ended += await self._disconnect(replace(request, identifier=identifier))
+        self._stats.remote_disconnects += ended
+        return ended
+
 
 ATTEMPTS = 5
 BETWEEN_ATTEMPTS = Backoff(0.05, 1.0)

@@ -8,7 +8,7 @@ takes a second confirmation for one it never asked for, and unsubscribes.
 import asyncio
 from collections.abc import Callable
 
-from ropewalk.core.rate import TokenBucket
+from ropewalk.core.quotas import TokenBucket
 from ropewalk.model.commands import Subscribe
 
 MAX_FRAMES, RESUME_FRAMES = 64, 16

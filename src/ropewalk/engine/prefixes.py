@@ -10,7 +10,7 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
-from ropewalk.core.prefix_table import PrefixTable
+from ropewalk.core.names import PrefixTable
 from ropewalk.engine.hub import Audience, Group, Hub
 from ropewalk.engine.link import Link
 from ropewalk.engine.subscription import Subscription

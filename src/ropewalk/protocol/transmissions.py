@@ -2,6 +2,9 @@
 
 The server forwards them unchanged, with three exceptions: it adds the session's sid to a welcome and `reconnect` to a
 disconnect, and it replaces a confirmation by its own, which has the position where live delivery begins.
+
+The reply to an action is in the envelope `message`, because Action Cable libraries pass only that to their users. Keys that
+begin with `$` are reserved for the server.
 """
 
 from abc import ABC, abstractmethod
@@ -9,10 +12,25 @@ from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.json import encode
 
 from ropewalk.model.application import Reply
 from ropewalk.protocol.cable_json import welcome_json
-from ropewalk.protocol.envelopes import reply_json
+
+REPLY = "reply"
+"""The `type` of the frame, for clients that read it."""
+
+REPLY_TO_KEY = "$reply_to"
+
+
+def reply_json(identifier: str, reply: Reply) -> str:
+    """The text of the frame for the caller of the action."""
+    message: dict[str, object] = {REPLY_TO_KEY: Raw(reply.to), "action": reply.action}
+    if reply.code:
+        message["error"] = {"code": reply.code, **({"message": reply.text} if reply.text else {})}
+    else:
+        message["result"] = Raw(reply.result)
+    return encode({"type": REPLY, "identifier": identifier, "message": message}).decode()
 
 
 class ParsedTransmission(Struct):

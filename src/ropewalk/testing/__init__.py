@@ -11,8 +11,8 @@ from ropewalk.lazy import exports
 if TYPE_CHECKING:
     from ropewalk.testing.channels.cable import Cable as Cable
     from ropewalk.testing.channels.client import Client as Client
-    from ropewalk.testing.channels.errors import NothingReceived as NothingReceived
-    from ropewalk.testing.channels.errors import Rejected as Rejected
+    from ropewalk.testing.channels.mailbox import NothingReceived as NothingReceived
+    from ropewalk.testing.channels.mailbox import Rejected as Rejected
     from ropewalk.testing.channels.subscription import Subscription as Subscription
 else:
     # Imported when first asked for: the suites know nothing of the engine, and must not import it.
@@ -21,8 +21,8 @@ else:
         {
             "Cable": "ropewalk.testing.channels.cable",
             "Client": "ropewalk.testing.channels.client",
-            "NothingReceived": "ropewalk.testing.channels.errors",
-            "Rejected": "ropewalk.testing.channels.errors",
+            "NothingReceived": "ropewalk.testing.channels.mailbox",
+            "Rejected": "ropewalk.testing.channels.mailbox",
             "Subscription": "ropewalk.testing.channels.subscription",
         },
     )

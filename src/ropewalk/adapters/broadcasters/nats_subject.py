@@ -6,8 +6,7 @@ import time
 from nats.aio.msg import Msg
 from nats.errors import Error, SlowConsumerError
 
-from ropewalk.adapters.broadcasters.fan_out import FanOutBroadcaster
-from ropewalk.adapters.broadcasters.intake import WARNING_INTERVAL_SECONDS
+from ropewalk.adapters.broadcasters.intake import WARNING_INTERVAL_SECONDS, FanOutBroadcaster
 from ropewalk.connections.nats import NatsAddress, open_nats
 from ropewalk.core.stats import Stats
 from ropewalk.ports import Publisher

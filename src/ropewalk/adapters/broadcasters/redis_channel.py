@@ -6,7 +6,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from ropewalk.adapters.broadcasters.fan_out import FanOutBroadcaster
+from ropewalk.adapters.broadcasters.intake import FanOutBroadcaster
 from ropewalk.connections.redis import CLOSED, RedisAddress, close_redis, open_redis
 from ropewalk.core.stats import Stats
 from ropewalk.ports import Publisher

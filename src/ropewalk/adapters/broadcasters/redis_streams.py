@@ -17,8 +17,7 @@ from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import MovedError, RedisError, ResponseError
 
-from ropewalk.adapters.broadcasters.intake import Intake
-from ropewalk.adapters.broadcasters.retrying import Retrying
+from ropewalk.adapters.broadcasters.intake import Intake, Retrying
 from ropewalk.connections.redis import CLOSED, RedisAddress, close_redis, open_redis
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import ClientError, Unavailable

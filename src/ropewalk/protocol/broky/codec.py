@@ -17,13 +17,12 @@ from ropewalk.model.messages import Deliverable, MessageFields, Position, Regist
 from ropewalk.model.presence import PresencePage
 from ropewalk.model.sessions import NotGranted
 from ropewalk.protocol.broky import frames
-from ropewalk.protocol.broky.credit import CreditMeter
+from ropewalk.protocol.broky.credit import CreditMeter, frames_in, with_ref
 from ropewalk.protocol.broky.frames import DEFAULT_PAGE, MAX_PAGE, Format, Match, Reason, Run
 from ropewalk.protocol.broky.ksuid import KSUID_BYTES, parse_ksuid
 from ropewalk.protocol.broky.runs import decode, encode_run
 from ropewalk.protocol.broky.tables import encode, malformed
 from ropewalk.protocol.broky.texts import decode_text
-from ropewalk.protocol.broky.written import frames_in, with_ref
 from ropewalk.protocol.stream_keys import decode_key, shown_key
 
 EVERYTHING = 1e-9

@@ -4,9 +4,8 @@ from typing import Any
 
 from ropewalk.channels.values import decode_state, json_object, json_text
 from ropewalk.model.commands import Subscribe
-from ropewalk.testing.channels.errors import Rejected
 from ropewalk.testing.channels.line import CapturedConnection
-from ropewalk.testing.channels.mailbox import Mailbox
+from ropewalk.testing.channels.mailbox import Mailbox, Rejected
 from ropewalk.testing.channels.subscription import Subscription
 
 

@@ -17,8 +17,7 @@ from ropewalk.protocol.client_commands import ClientCommand, encode
 from ropewalk.protocol.server_messages import Welcome
 from ropewalk.testing.channels.bench import Bench
 from ropewalk.testing.channels.connection import DirectConnection
-from ropewalk.testing.channels.errors import Rejected
-from ropewalk.testing.channels.mailbox import Mailbox
+from ropewalk.testing.channels.mailbox import Mailbox, Rejected
 
 
 class CapturedConnection:

@@ -6,7 +6,7 @@ import msgspec
 
 from ropewalk.model.messages import Position
 from ropewalk.model.presence import Member
-from ropewalk.protocol import envelopes
+from ropewalk.protocol import transmissions
 from ropewalk.protocol.server_messages import (
     Data,
     HistoryConfirmed,
@@ -15,6 +15,24 @@ from ropewalk.protocol.server_messages import (
     ServerMessage,
     SubscriptionConfirmed,
 )
+
+
+class Rejected(Exception):
+    """The app, or the server, said no: to a connection, a subscription, an action, a whisper.
+
+    `reason` is what `reject(reason)` was given, which clients do not see, or the message of an `ActionError`, which they do;
+    `messages` is what the channel transmitted before; `code` is what the caller of an action was told.
+    """
+
+    def __init__(self, reason: str, messages: list[Any] | None = None, code: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.messages = messages or []
+        self.code = code
+
+
+class NothingReceived(AssertionError):
+    """A message was expected, and everything is done without one."""
 
 
 class Mailbox:
@@ -32,9 +50,9 @@ class Mailbox:
 
     def hear(self, message: ServerMessage) -> None:
         match message:
-            case Data(type=envelopes.REPLY):
+            case Data(type=transmissions.REPLY):
                 reply = msgspec.json.decode(message.payload)
-                self.replies[reply[envelopes.REPLY_TO_KEY]] = reply
+                self.replies[reply[transmissions.REPLY_TO_KEY]] = reply
             case Data():
                 self.messages.append(msgspec.json.decode(message.payload))
                 if message.offset:

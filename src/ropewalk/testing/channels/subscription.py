@@ -5,10 +5,9 @@ from typing import Any
 from ropewalk.channels.values import decode_state, json_bytes, json_text
 from ropewalk.model.commands import Join, Leave, Perform, Presence, Unsubscribe, Whisper
 from ropewalk.model.presence import Member
-from ropewalk.protocol.envelopes import REPLY_TO_KEY
-from ropewalk.testing.channels.errors import NothingReceived, Rejected
+from ropewalk.protocol.transmissions import REPLY_TO_KEY
 from ropewalk.testing.channels.line import CapturedConnection
-from ropewalk.testing.channels.mailbox import Mailbox
+from ropewalk.testing.channels.mailbox import Mailbox, NothingReceived, Rejected
 
 NO_PRESENCE = "there is no presence here: the channel allows it with stream_from(..., presence=True)"
 NO_WHISPER = "whispers are not allowed here: the channel allows them with stream_from(..., whisper=True)"

@@ -12,8 +12,7 @@ from typing import Any
 
 from ropewalk.adapters.backends.ring.feed import RingFeed
 from ropewalk.adapters.backends.ring.links import NodeCalls, NodeDialler, NodeLink, OwnStore
-from ropewalk.adapters.backends.ring.owed import Owed, OwedCall
-from ropewalk.adapters.backends.ring.router import Router
+from ropewalk.adapters.backends.ring.router import Owed, OwedCall, Router
 from ropewalk.adapters.backends.ring.sessions import RingSessions
 from ropewalk.adapters.backends.ring.streams import RingPresence, RingStreams
 from ropewalk.adapters.backends.workers.backend import MOST_ROWS

@@ -4,17 +4,39 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from ropewalk.adapters.backends.ring import tunnel
-from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
 from ropewalk.adapters.backends.workers.link import StoreLink
 from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.node_proofs import DiallingNode
 from ropewalk.model.errors import NameTaken, Unavailable
 from ropewalk.model.ring import RingNews
 from ropewalk.ports import Deliver, OnDisconnectRequest
+
+
+class OrdersUnderWay:
+    """Identities whose sessions every process of the ring is told to end, each its own."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def __contains__(self, ids: object) -> bool:
+        return ids in self._counts
+
+    @contextmanager
+    def carrying_out(self, ids: str) -> Iterator[None]:
+        self._counts[ids] += 1
+        try:
+            yield
+        finally:
+            self._counts[ids] -= 1
+            if not self._counts[ids]:
+                del self._counts[ids]
+
 
 logger = logging.getLogger("ropewalk.ring")
 

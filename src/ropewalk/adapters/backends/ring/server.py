@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ropewalk.adapters.backends.ring.hand_over import ShardReceiver, ShardSender
-from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
+from ropewalk.adapters.backends.ring.links import OrdersUnderWay
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.listeners import Listeners
 from ropewalk.adapters.backends.workers.server import OBEY_SECONDS, RELEASE_SECONDS, Answer, BusWorker, StoreServer

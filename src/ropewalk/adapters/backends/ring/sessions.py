@@ -13,8 +13,7 @@ from collections.abc import Collection, Sequence
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.ring.links import NodeCalls, OwnStore
-from ropewalk.adapters.backends.ring.owed import Owed
-from ropewalk.adapters.backends.ring.router import Router, gathered
+from ropewalk.adapters.backends.ring.router import Owed, Router, gathered
 from ropewalk.adapters.backends.workers.backend import ENDED_AT_ONCE
 from ropewalk.model.errors import Moved, Unavailable
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.ring.links import NodeCalls
-from ropewalk.adapters.backends.ring.owed import Owed
-from ropewalk.adapters.backends.ring.router import Router, grouped
+from ropewalk.adapters.backends.ring.router import Owed, Router, grouped
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.core.ring import parse_partition
 from ropewalk.model.errors import PartitionChanged, Unanswered, Unavailable

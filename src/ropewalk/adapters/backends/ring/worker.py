@@ -9,8 +9,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from ropewalk.adapters.backends.ring.access import RingAccess
-from ropewalk.adapters.backends.ring.links import NodeDialler, NodeLink
-from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
+from ropewalk.adapters.backends.ring.links import NodeDialler, NodeLink, OrdersUnderWay
 from ropewalk.adapters.backends.workers.link import AWAY, RETRY_SECONDS, StoreLink
 from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.ring_state import RingState

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from typing import Generic, TypeVar
 
-from ropewalk.core.prefix_table import PrefixTable
+from ropewalk.core.names import PrefixTable
 from ropewalk.protocol.stream_keys import shown_key
 
 W = TypeVar("W")

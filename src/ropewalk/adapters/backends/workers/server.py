@@ -15,9 +15,8 @@ from typing import Any
 from msgspec import Raw
 
 from ropewalk.adapters.backends.workers import wire
-from ropewalk.adapters.backends.workers.held_answers import HeldAnswers
+from ropewalk.adapters.backends.workers.backpressure import HeldAnswers, PendingReads
 from ropewalk.adapters.backends.workers.listeners import Listeners
-from ropewalk.adapters.backends.workers.pending_reads import PendingReads
 from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
 from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, FAILURE, NOTE, BusConnection, frame
 from ropewalk.model import closing as closings

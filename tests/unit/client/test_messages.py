@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ropewalk.client.payloads import decode_payload
+from ropewalk.client.messages import decode_payload
 
 
 def test_number_out_of_range_is_infinite() -> None:

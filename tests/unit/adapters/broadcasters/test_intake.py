@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from ropewalk.adapters.broadcasters.retrying import RETRY_BACKOFF, Retrying
+from ropewalk.adapters.broadcasters.intake import RETRY_BACKOFF, Retrying
 
 
 class LostConnection(Exception):
