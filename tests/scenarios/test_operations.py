@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from ropewalk import __version__
-from ropewalk.app.stop_signals import ECHO_SECONDS
+from ropewalk.app.process_end import ECHO_SECONDS
 from ropewalk.client import Unreachable, connect
 from tests.cable import Cable, Closed, cable, identifier, kind
 from tests.certificates import trusting_context

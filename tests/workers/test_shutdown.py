@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from ropewalk.app.stop_signals import ECHO_SECONDS
+from ropewalk.app.process_end import ECHO_SECONDS
 from tests.cable import cable
 from tests.process_tree import children, directory, is_running
 from tests.server import STOP_SECONDS, RunningServer, running_server

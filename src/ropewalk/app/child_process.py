@@ -17,7 +17,7 @@ from functools import partial
 import msgspec
 
 from ropewalk.app.control_channel import Alive, ControlChannel, ControlMessage, Failed, ProcessCommand
-from ropewalk.app.parent_death import killed_with_parent
+from ropewalk.app.process_end import killed_with_parent
 from ropewalk.app.process_role import ProcessKind, Role, written
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.errors import ServerError, UserMistake

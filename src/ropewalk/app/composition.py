@@ -39,7 +39,7 @@ from ropewalk.app.keys import Guards, Keys, build_guards, derive_keys, tls_conte
 from ropewalk.app.process_role import ALONE, ProcessKind, Role
 from ropewalk.app.registry import APPLICATIONS, ARCHIVES, resolve
 from ropewalk.app.settings import Settings, has_application
-from ropewalk.core.forwarding import Forwarding
+from ropewalk.core.credentials import Forwarding
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.signatures import unverified_name
 from ropewalk.core.stats import Stats

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.app.nats_addresses import NatsListener, parse, private
-from ropewalk.app.parent_death import killed_with_parent
+from ropewalk.app.process_end import killed_with_parent
 from ropewalk.app.settings import Settings
 from ropewalk.core.backoff import Backoff
 from ropewalk.core.signatures import NATS_ROUTES_PHRASE, derive

@@ -14,14 +14,13 @@ from dataclasses import replace
 from ropewalk import __version__
 from ropewalk.adapters.endpoints.acceptor import Acceptor
 from ropewalk.adapters.endpoints.admission import HTTP_RESERVE, MAX_UNIDENTIFIED, ConnectionAdmission
-from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inherited_sockets, passed_on
+from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inherited_sockets, listening_urls, passed_on
 from ropewalk.adapters.metrics.prometheus import process_figures
 from ropewalk.app import composition, reload
-from ropewalk.app.addresses import listening_urls
 from ropewalk.app.keys import tls_context
+from ropewalk.app.process_end import StopSignals
 from ropewalk.app.process_role import ALONE, ProcessKind, Role
 from ropewalk.app.settings import Settings, has_application, preset_choices, startup_warnings
-from ropewalk.app.stop_signals import StopSignals
 from ropewalk.app.takeover import ServerLock
 from ropewalk.engine.node_wide import NodeWideInspector, reports_of_workers
 from ropewalk.model.errors import UserMistake
@@ -137,7 +136,7 @@ class Server:
             sockets = inherited_sockets(os.environ) or bound_sockets(server.host, server.port, server.takeover)
         if sockets[0].inherited and role.kind is ProcessKind.ALONE:
             logger.info("sockets were inherited; --host and --port are ignored")
-        self.addresses = listening_urls(server, sockets)
+        self.addresses = listening_urls(sockets, bool(server.ssl_cert), server.host, server.tcp_port)
         if server.tcp_port:
             shares = server.takeover or role.kind is ProcessKind.WORKER
             sockets += bound_sockets(server.host, server.tcp_port, reuse_port=shares)

@@ -25,15 +25,15 @@ from ropewalk.adapters.endpoints.sockets import (
     Listening,
     bound_sockets,
     inherited_sockets,
+    listening_urls,
     reserved_sockets,
 )
 from ropewalk.app import embedded_nats, logs
-from ropewalk.app.addresses import listening_urls
 from ropewalk.app.child_process import Child, KeptProcess, noticed
 from ropewalk.app.control_channel import ProcessCommand
+from ropewalk.app.process_end import StopSignals
 from ropewalk.app.process_role import ProcessKind, Role, own_settings
 from ropewalk.app.settings import Settings, SettingsCopy, require_startable
-from ropewalk.app.stop_signals import StopSignals
 from ropewalk.model.errors import RopewalkError, UserMistake
 
 logger = logging.getLogger("ropewalk.supervisor")
@@ -77,7 +77,9 @@ class Supervisor:
             self._others = reading, writing
             self._role = self._role_of_all(sockets, directory)
             self._copy_settings_file()
-            serving = loop.create_task(self._serve(listening_urls(self._settings.server, sockets)))
+            own = self._settings.server
+            urls = listening_urls(sockets, bool(own.ssl_cert), own.host, own.tcp_port)
+            serving = loop.create_task(self._serve(urls))
             loop.add_signal_handler(signal.SIGCHLD, self._look)
             loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
             for number in (signal.SIGINT, signal.SIGTERM):

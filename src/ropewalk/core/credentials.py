@@ -1,5 +1,5 @@
-"""Who a client is: spellings of its identity, and a fingerprint of the credentials that it sends to the application: cookies,
-other headers, and the query of its URL.
+"""Who a client is: the headers that are forwarded to the application, spellings of its identity, and a fingerprint of its
+credentials: cookies, other headers, and the query of its URL.
 
 Invariant: a fingerprint does not reveal the credentials, and cannot be made without the key.
 """
@@ -10,6 +10,33 @@ from collections.abc import Callable
 import msgspec
 
 from ropewalk.model.sessions import ConnectRequest
+
+REMOTE = "REMOTE_ADDR"
+COOKIE = "cookie"
+
+
+class Forwarding:
+    """The non-empty headers of a request that are forwarded to the application.
+
+    `cookies`: names to forward, all if empty. `token`: the header under which a JWT is forwarded, "" for none."""
+
+    def __init__(self, headers: tuple[str, ...], cookies: tuple[str, ...] = (), token: str = "") -> None:
+        self._headers = tuple(name.lower() for name in headers)
+        self._cookies = frozenset(cookies)
+        self._token = token
+
+    def __call__(self, request: ConnectRequest) -> dict[str, str]:
+        found = {name: request.headers.get(name, "") for name in self._headers}
+        if self._cookies and COOKIE in found:
+            found[COOKIE] = self._select_cookies(found[COOKIE])
+        if self._token:
+            found[self._token] = request.token
+        found[REMOTE] = request.remote
+        return {name: value for name, value in found.items() if value}
+
+    def _select_cookies(self, header: str) -> str:
+        pairs = (pair.strip() for pair in header.split(";"))
+        return "; ".join(pair for pair in pairs if pair.partition("=")[0] in self._cookies)
 
 
 def spellings(identifier: str) -> list[str]:

@@ -14,18 +14,16 @@ from ropewalk.engine.commands import CommandHandler
 from ropewalk.engine.context import Access, EngineContext
 from ropewalk.engine.conversation import Conversation
 from ropewalk.engine.feed import FeedReader
-from ropewalk.engine.heartbeat import Heartbeat
 from ropewalk.engine.history_pages import HistoryPages
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.joins import Joiner
-from ropewalk.engine.sampler import Sampler
 from ropewalk.engine.session import Session
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.session_opening import SessionOpener
 from ropewalk.engine.session_services import SessionServices, build_services
-from ropewalk.engine.session_table import SessionTable, Sids
+from ropewalk.engine.session_table import Sampler, SessionTable, Sids
 from ropewalk.engine.subscription import Subscription
-from ropewalk.engine.timeouts import Timeouts
+from ropewalk.engine.timeouts import Heartbeat, Timeouts
 from ropewalk.engine.trace import tag_of, traced_application, traced_connection, traced_delivery, tracing
 from ropewalk.engine.waiting_history import WaitingHistory
 from ropewalk.model import closing as closings

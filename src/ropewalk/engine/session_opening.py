@@ -9,11 +9,11 @@ import logging
 from collections.abc import Sequence
 
 from ropewalk.engine.conversation import Conversation
-from ropewalk.engine.heartbeat import Heartbeat
 from ropewalk.engine.session import Session
 from ropewalk.engine.session_services import SessionServices
 from ropewalk.engine.session_table import SessionTable
 from ropewalk.engine.subscription import Subscription
+from ropewalk.engine.timeouts import Heartbeat
 from ropewalk.model import closing as closings
 from ropewalk.model.errors import ServerError
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, SessionSnapshot

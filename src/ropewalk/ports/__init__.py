@@ -27,8 +27,7 @@ from ropewalk.ports.backend import (
     ignore_missed,
 )
 from ropewalk.ports.endpoints import Broadcaster, Connection, DirectWrites, Inspector, Publisher, RunPublisher, SessionHandle
-from ropewalk.ports.journal import Archive, ConsumerStore, Journal, JournalReader
-from ropewalk.ports.transactions import RowReader, Rows, Staging, Transactor
+from ropewalk.ports.journal import Archive, ConsumerStore, Journal, JournalReader, RowReader, Rows, Staging, Transactor
 
 __all__ = [
     "Application",

@@ -8,7 +8,7 @@ from typing import Any
 from ropewalk.adapters.apps.authenticators import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel
 from ropewalk.adapters.backends.memory import MemoryBackend
-from ropewalk.core.forwarding import Forwarding
+from ropewalk.core.credentials import Forwarding
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.context import Access, EngineContext

@@ -237,3 +237,12 @@ def _require_free(path: str) -> None:
         except OSError:
             return
     raise UserMistake(f"cannot listen on {UNIX_PREFIX}{path}: another process does")
+
+
+def listening_urls(sockets: Sequence[Listening], tls: bool, host: str, tcp_port: int) -> list[str]:
+    """The URLs on which a server listens: of `sockets` first, then of --tcp_port on `host`, if it is not 0."""
+    http, tcp = ("https", "tls") if tls else ("http", "tcp")
+    listening = [each.address(http) for each in sockets]
+    if tcp_port:
+        listening.append(f"{tcp}://{f'[{host}]' if ':' in host else host}:{tcp_port}")
+    return listening

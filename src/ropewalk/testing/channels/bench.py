@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ropewalk.adapters.apps.python.application import PythonApplication
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.channels import App
-from ropewalk.core.forwarding import Forwarding
+from ropewalk.core.credentials import Forwarding
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.context import Access, EngineContext

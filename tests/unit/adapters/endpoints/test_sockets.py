@@ -3,13 +3,37 @@
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ropewalk.adapters.endpoints.sockets import bound_sockets, inherited_sockets, reserved_sockets
+from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inherited_sockets, listening_urls, reserved_sockets
 from ropewalk.model.errors import UserMistake
 from tests.services import free_port
+
+
+@pytest.fixture
+def listening() -> Iterator[Listening]:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield Listening(sock)
+
+
+def test_second_port_is_listed_after_the_first(listening: Listening, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, bool, str, str]] = [
+        ("127.0.0.1", False, "http", "tcp://127.0.0.1:9000"),
+        ("::", False, "http", "tcp://[::]:9000"),
+        ("127.0.0.1", True, "https", "tls://127.0.0.1:9000"),
+    ]
+    for host, tls, http, tcp in cases:
+        with subtests.test(host=host, tls=tls):
+            first = f"{http}://127.0.0.1:{listening.sock.getsockname()[1]}"
+            assert listening_urls([listening], tls, host, 9000) == [first, tcp]
+
+
+def test_only_the_first_port_is_listed_without_a_second_one(listening: Listening) -> None:
+    assert len(listening_urls([listening], False, "127.0.0.1", 0)) == 1
 
 
 def test_port_in_use_is_refused_unless_both_share_it() -> None:

@@ -1,6 +1,6 @@
 """The first stop signal, its duplicates, and the second signal."""
 
-from ropewalk.app.stop_signals import ECHO_SECONDS, StopSignals
+from ropewalk.app.process_end import ECHO_SECONDS, StopSignals
 
 
 def test_second_signal_means_now() -> None:
