@@ -266,7 +266,7 @@ async def test_reads_of_history_wait_until_the_worker_has_read_the_answers_befor
     """With the limits of the bus divided by a thousand. Everything else goes between them."""
     monkeypatch.setattr(wire, "MUCH_BUFFERED", 1000)
     monkeypatch.setattr(wire, "LITTLE_BUFFERED", 250)
-    monkeypatch.setattr(wire, "MOST_BUFFERED", 150_000)
+    monkeypatch.setattr(wire, "MAX_BUFFERED_BYTES", 150_000)
     async with worker(process, "one") as (one, heard):
         await one.feed.listen("b")
         for start in range(0, 300, 50):
@@ -314,7 +314,7 @@ async def test_reads_that_are_not_answered_at_once_are_few_at_a_time(
 
 
 async def test_worker_that_does_not_read_is_disconnected_alone(process: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "MOST_BUFFERED", 100_000)
+    monkeypatch.setattr(wire, "MAX_BUFFERED_BYTES", 100_000)
     _, writer = await asyncio.open_unix_connection(process.path, limit=1)
     writer.write(wire.frame(wire.CALL, 1, "hello", ("mute",)) + wire.frame(wire.CALL, 2, "listen", (["a"],)))
     await until(lambda: process.server.workers == 1 and process.server._listeners)
@@ -361,7 +361,7 @@ async def test_publishers_wait_for_a_slow_worker_but_not_for_a_stalled_one(
 async def test_overloaded_store_rejects_calls_and_keeps_its_workers(
     process: StoreProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "MOST_UNSENT", 100_000)
+    monkeypatch.setattr(link, "MAX_UNSENT_BYTES", 100_000)
     async with worker(process, "one") as (one, _):
         before = one.link._connection
         answers = await asyncio.gather(*(publish(one, b"x" * 60_000) for _ in range(50)), return_exceptions=True)

@@ -13,7 +13,7 @@ import aiohttp
 import pyarrow as pa
 import pytest
 
-from ropewalk.adapters.backends.workers.store import DOUBT_SECONDS
+from ropewalk.adapters.backends.workers.store import RECONNECT_GRACE_SECONDS
 from tests.cable import BASE, Cable, Closed, cable
 from tests.clients.credentials import SECRET, token
 from tests.metrics import metrics_when
@@ -132,7 +132,7 @@ async def test_sessions_survive_lost_stores_and_then_a_crash(tmp_path: Path) -> 
                 await publish(server, "a", str(lost))
                 for client in clients:
                     assert await client.messages(1) == [lost]
-            await asyncio.sleep(DOUBT_SECONDS + 1)  # rows about lost sessions are written within this time
+            await asyncio.sleep(RECONNECT_GRACE_SECONDS + 1)  # rows about lost sessions are written within this time
             rows = await session_rows(server)
             found = [events(rows, client.sid) for client in clients]
             assert all(each.pop() == "alive" for each in found)  # written in case the store lost earlier rows

@@ -27,7 +27,7 @@ from ropewalk.ports import Backend, NodeName, Ring, StreamStore
 
 if TYPE_CHECKING:
     from ropewalk.adapters.backends.memory import MemoryBackend
-    from ropewalk.adapters.backends.ring.passage import NodeGate, StoreDoor, WorkerGate
+    from ropewalk.adapters.backends.ring.passage import FdReceiver, NodeIngress, WorkerIngress
     from ropewalk.adapters.backends.workers.backend import WorkerBackend
     from ropewalk.adapters.backends.workers.link import StoreLink
     from ropewalk.adapters.backends.workers.server import StoreServer
@@ -62,7 +62,7 @@ class ChosenBackend(NamedTuple):
     bus: "Bus | None" = None
     to_store: "StoreLink | None" = None
     ring: Ring | None = None
-    gate: "NodeGate | WorkerGate | None" = None
+    gate: "NodeIngress | WorkerIngress | None" = None
     impairments: Callable[[], Sequence[str]] = tuple
     counts: Callable[[], Mapping[str, int]] = dict
 
@@ -76,7 +76,7 @@ class Bus:
     """
 
     def __init__(
-        self, server: "StoreServer", path: str, store: "SharedStore | None" = None, door: "StoreDoor | None" = None
+        self, server: "StoreServer", path: str, store: "SharedStore | None" = None, door: "FdReceiver | None" = None
     ) -> None:
         self._server = server
         self._path = path

@@ -26,7 +26,7 @@ from ropewalk.model.ring import RingNews
 
 if TYPE_CHECKING:
     from ropewalk.adapters.backends.ring.backend import RingBackend
-    from ropewalk.adapters.backends.ring.passage import NodeGate, StoreDoor, WorkerGate
+    from ropewalk.adapters.backends.ring.passage import FdReceiver, NodeIngress, WorkerIngress
     from ropewalk.adapters.backends.ring.server import NodeServer
     from ropewalk.adapters.backends.ring.worker import RingWorkerBackend
     from ropewalk.adapters.backends.workers.store import SharedStore
@@ -103,18 +103,20 @@ def build_worker(settings: Settings, role: Role) -> "RingWorkerBackend":
     return backend
 
 
-def build_worker_gate(settings: Settings, role: Role) -> "WorkerGate":
-    gate: WorkerGate = resolve(BACKENDS, "ring worker gate")(ring_node(settings), derive_keys(settings).ring, role.ring_socket)
+def build_worker_gate(settings: Settings, role: Role) -> "WorkerIngress":
+    gate: WorkerIngress = resolve(BACKENDS, "ring worker gate")(
+        ring_node(settings), derive_keys(settings).ring, role.ring_socket
+    )
     return gate
 
 
-def build_door(backend: "RingBackend", role: Role) -> "StoreDoor":
-    door: StoreDoor = resolve(BACKENDS, "ring door")(backend.accept, role.ring_socket)
+def build_door(backend: "RingBackend", role: Role) -> "FdReceiver":
+    door: FdReceiver = resolve(BACKENDS, "ring door")(backend.accept, role.ring_socket)
     return door
 
 
-def build_gate(settings: Settings, backend: "RingBackend") -> "NodeGate":
-    gate: NodeGate = resolve(BACKENDS, "ring gate")(backend, derive_keys(settings).ring)
+def build_gate(settings: Settings, backend: "RingBackend") -> "NodeIngress":
+    gate: NodeIngress = resolve(BACKENDS, "ring gate")(backend, derive_keys(settings).ring)
     return gate
 
 

@@ -16,7 +16,7 @@ from ropewalk.testing.channels.bench import Bench
 from ropewalk.testing.channels.client import Client
 from ropewalk.testing.channels.line import CapturedConnection
 
-MOST_HISTORY = 1_000_000
+MAX_HISTORY = 1_000_000
 ADDRESS = "http://cable.test"
 PATH = "/cable"
 
@@ -92,7 +92,7 @@ class Cable:
         found: list[Any] = []
         after: int | None = 0
         while after is not None:
-            page = await self._bench.backend.streams.page(stream, after, MOST_HISTORY)
+            page = await self._bench.backend.streams.page(stream, after, MAX_HISTORY)
             found += [msgspec.json.decode(message.payload) for message in page.messages] if page else []
             after = page.next_offset if page else None
         return found

@@ -16,7 +16,7 @@ from ropewalk.model.journal import Row, RowKind, encode_publication_detail
 from ropewalk.model.messages import KSUID_LENGTH, Position, Publication, Receipt, Registered, build_transient, message_fields
 from ropewalk.ports import Clock, Journal
 
-MOST_WAITING = 100_000
+MAX_WAITING = 100_000
 """Publications that may wait for the journal: beyond it publishers are told to come back, which also slows them down."""
 
 
@@ -213,7 +213,7 @@ class JournaledCommit:
         clock: Clock,
         feed: LocalFeed,
         journal: Journal,
-        most_waiting: int = MOST_WAITING,
+        most_waiting: int = MAX_WAITING,
     ) -> None:
         self._table = table
         self._registrations = registrations

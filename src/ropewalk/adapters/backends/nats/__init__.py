@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 from ropewalk.adapters.backends.nats import jets
 from ropewalk.adapters.backends.nats.appends import Appends, Lane
 from ropewalk.adapters.backends.nats.feed import NatsFeed
-from ropewalk.adapters.backends.nats.leases import NatsLeases, Witnesses
+from ropewalk.adapters.backends.nats.leases import NatsLeases, PeerShardTips
 from ropewalk.adapters.backends.nats.link import RETRY_SECONDS
 from ropewalk.adapters.backends.nats.names import NatsOptions, ShardNames
 from ropewalk.adapters.backends.nats.presence import NatsPresence
@@ -108,7 +108,7 @@ class NatsBackend:
         self.presence = NatsPresence(self._table, name, clock, limits, self._tell)
         self.leases = NatsLeases(self._table, name, clock, self.sessions, self.presence)
         self.record_queue = NatsRecordQueue(link, self._table, options, recorder, clock, lambda: self._shards)
-        self._witnesses = Witnesses(link, name, self.leases)
+        self._peer_tips = PeerShardTips(link, name, self.leases)
         self._readers = {
             "s": self.sessions.copy.apply,
             "r": self.sessions.copy.apply_revoked,
@@ -142,7 +142,7 @@ class NatsBackend:
         if count != options.shards:
             logger.warning("NATS has another number of shards than is set here; it stays", extra={"shards": count})
         shards = [
-            JetShard(self.link, ShardNames(options.prefix, k), options.replicas, self._most_runs, self._witnesses.ask)
+            JetShard(self.link, ShardNames(options.prefix, k), options.replicas, self._most_runs, self._peer_tips.ask)
             for k in range(count)
         ]
         self._lanes = [
@@ -180,7 +180,7 @@ class NatsBackend:
         await self.link.subscribe("$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.*", elected)
         await self.link.subscribe("$JS.EVENT.ADVISORY.STREAM.DELETED.*", deleted)
         for shard in self._shards:
-            await self._witnesses.answer(shard)
+            await self._peer_tips.answer(shard)
 
     async def _restore_deleted(self) -> None:
         """Make JetStream streams again that someone has deleted. The node is unhealthy until then."""

@@ -30,13 +30,13 @@ from ropewalk.model.errors import PartitionChanged, RopewalkError, TooLarge, Una
 from ropewalk.model.messages import Publication, Receipt
 from ropewalk.ports import Clock
 
-MOST_WAITING = 100_000
+MAX_WAITING = 100_000
 """Publications that may wait in one shard: beyond it publishers are told to come back."""
 
-MOST_IN_GROUP = 200
+MAX_GROUP = 200
 """Publications in one group, unless one append alone has more."""
 
-MOST_WRITES = jets.MOST_IN_BATCH - 10
+MAX_WRITES = jets.MAX_BATCH - 10
 """Messages that the publications of one append may become: an atomic batch of NATS has a limit."""
 
 AROUND_RUN = 1024
@@ -67,7 +67,7 @@ class Lane:
 
     def enter(self, append: PendingAppend) -> None:
         # A batch larger than the bound is let in alone: refused now it would be refused for ever.
-        if self._waiting and self._count + len(append.publications) > MOST_WAITING:
+        if self._waiting and self._count + len(append.publications) > MAX_WAITING:
             raise Unavailable(f"{self._count} publications wait for NATS already")
         self._waiting.append(append)
         self._count += len(append.publications)
@@ -126,7 +126,7 @@ class Lane:
         for append in self._waiting:
             count += len(append.publications)
             size += append.size
-            if taken and (count > MOST_IN_GROUP or size > self.shard.link.most_bytes):
+            if taken and (count > MAX_GROUP or size > self.shard.link.most_bytes):
                 break
             taken += 1
         group, self._waiting = self._waiting[:taken], self._waiting[taken:]
@@ -377,7 +377,7 @@ def _divided(publications: Sequence[Publication], most_bytes: int) -> Iterator[S
     subjects: set[tuple[str, ...]] = set()
     for index, publication in enumerate(publications):
         added = runs.size_of(publication)
-        if index > begin and (size + added > most_bytes or len(subjects) > MOST_WRITES):
+        if index > begin and (size + added > most_bytes or len(subjects) > MAX_WRITES):
             yield publications[begin:index]
             begin, size = index, 0
             subjects.clear()

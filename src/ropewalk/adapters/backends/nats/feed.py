@@ -31,7 +31,7 @@ from ropewalk.ports import Clock, Deliver, OnDisconnectRequest
 
 logger = logging.getLogger("ropewalk.nats")
 
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 """Transient messages that may wait to be sent; those beyond are dropped."""
 
 KeepOrder = Callable[[RemoteDisconnect], Awaitable[None]]
@@ -123,7 +123,7 @@ class NatsFeed:
     # --- what goes ----------------------------------------------------------------------------------------------------
 
     def publish(self, messages: Sequence[Registered]) -> None:
-        room = MOST_WAITING - len(self._outgoing)
+        room = MAX_WAITING - len(self._outgoing)
         if room < len(messages):
             logger.warning("transient messages are dropped: too many wait for NATS", extra={"count": len(messages) - room})
         self._outgoing += messages[:room]

@@ -13,7 +13,7 @@ from ropewalk.adapters.backends.nats.link import NO_STREAM, WRONG_LAST_SEQUENCE,
 from ropewalk.model.errors import Unavailable
 
 NAME_IN_USE = 10058
-MOST_IN_BATCH = 1000
+MAX_BATCH = 1000
 """Messages of an atomic batch, by NATS's own limit."""
 
 TTL_SLACK = 60

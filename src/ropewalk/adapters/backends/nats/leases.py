@@ -125,15 +125,15 @@ GRACE_SECONDS = 1.5
 """How long nodes with a lease are waited for: they have lost the same connection, and come back within half a second."""
 
 
-class Testimony(Struct, frozen=True, array_like=True):
+class ShardTip(Struct, frozen=True, array_like=True):
     node: str
     seen: ShardEnd
 
 
-_decode = msgspec.msgpack.Decoder(Testimony).decode
+_decode = msgspec.msgpack.Decoder(ShardTip).decode
 
 
-class Witnesses:
+class PeerShardTips:
     """Nodes tell each other the ends of shards that they have seen, so that no position is used twice.
 
     Invariant: they are asked whenever NATS may have lost something, before the next publication is registered. A node that is
@@ -158,6 +158,6 @@ class Witnesses:
         """From now on. Raises `Unavailable`."""
 
         async def asked(message: Msg) -> None:
-            await message.respond(msgspec.msgpack.encode(Testimony(self._node, shard.seen)))
+            await message.respond(msgspec.msgpack.encode(ShardTip(self._node, shard.seen)))
 
         await self._link.subscribe(shard.names.witnesses, asked)

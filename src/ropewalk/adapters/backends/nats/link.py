@@ -23,7 +23,7 @@ from ropewalk.model.errors import TooLarge, Unanswered, Unavailable
 
 logger = logging.getLogger("ropewalk.nats")
 
-MOST_BYTES = 512 * 1024
+MAX_ANSWER_BYTES = 512 * 1024
 RETRY_SECONDS = 0.5
 ASK_AGAIN_SECONDS = 0.2
 NO_MESSAGE = 10037
@@ -84,12 +84,12 @@ class NatsLink:
     @property
     def most_bytes(self) -> int:
         """Of payloads that go into one message: half of what the server takes, so that what is around them fits too."""
-        return min(MOST_BYTES, self._client.max_payload // 2) if self._client is not None else MOST_BYTES
+        return min(MAX_ANSWER_BYTES, self._client.max_payload // 2) if self._client is not None else MAX_ANSWER_BYTES
 
     @property
     def max_payload(self) -> int:
         """Bytes of one message with its headers."""
-        return self._client.max_payload if self._client is not None else 2 * MOST_BYTES
+        return self._client.max_payload if self._client is not None else 2 * MAX_ANSWER_BYTES
 
     async def open(self) -> None:
         """Until a server answers, for ever."""

@@ -25,7 +25,7 @@ from ropewalk.ports import Clock
 logger = logging.getLogger("ropewalk.nats")
 
 KEY = "q.recorder"
-MOST_BYTES = 1024 * 1024 * 1024
+MAX_QUEUE_BYTES = 1024 * 1024 * 1024
 """Past that the oldest messages go. NATS wants as much room on its disk from the beginning."""
 
 READ_AT_ONCE = 256
@@ -121,7 +121,7 @@ class NatsRecordQueue:
             sources.append({"name": shard.jet, "filter_subject": shard.names.any_stream, **start})
         if not sources:
             raise Unavailable("the shards are not there yet")
-        config = jets.config(self._jet, [self._subject], self._replicas, -1, sources=sources, max_bytes=MOST_BYTES)
+        config = jets.config(self._jet, [self._subject], self._replicas, -1, sources=sources, max_bytes=MAX_QUEUE_BYTES)
         return await jets.ensure(self._link, {**config, "allow_atomic": False, "allow_msg_ttl": False})
 
     # --- reading ------------------------------------------------------------------------------------------------------

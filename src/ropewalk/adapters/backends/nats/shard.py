@@ -66,7 +66,7 @@ class JetShard:
         self.names = names
         self._replicas = replicas
         self._most_runs = most_runs
-        self._witnesses = witnesses
+        self._peer_tips = witnesses
         self.seen = ShardEnd()
         self._doubts, self._verified = 1, 0
         self.lives = 0  # how often it began anew
@@ -133,7 +133,7 @@ class JetShard:
 
     async def _compare(self) -> None:
         # In this order: what is known now is compared with what NATS has after that, which may only be more.
-        known = [self.seen, *await self._witnesses(self)]
+        known = [self.seen, *await self._peer_tips(self)]
         found = await jets.ensure(self.link, self._config())
         if self.seen.created and found["created"] != self.seen.created:
             logger.error("what NATS kept of a shard is lost; its streams begin anew", extra={"jetstream": self.jet})

@@ -21,12 +21,12 @@ from ropewalk.model.errors import PartitionChanged, Unavailable
 from ropewalk.model.limits import StoreLimits
 from ropewalk.model.messages import Publication, Receipt
 
-MOST_IN_GROUP = 500
-MOST_BYTES_IN_GROUP = 512 * 1024
+MAX_GROUP = 500
+MAX_GROUP_BYTES = 512 * 1024
 """So that a script keeps the server from others for some milliseconds at most."""
 
-MOST_WAITING = 20_000
-MOST_BYTES_WAITING = 64 * 1024 * 1024
+MAX_WAITING = 20_000
+MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Beyond it publishers are told to come back, which also slows them down."""
 
 ENTRY_BYTES = 100
@@ -99,7 +99,7 @@ class Appender:
 
     def _put(self, publications: Sequence[Publication], done: asyncio.Future[list[Receipt]] | None) -> bool:
         size = sum(len(publication.payload) for publication in publications) + ENTRY_BYTES * len(publications)
-        if self._waiting and (self._count + len(publications) > MOST_WAITING or self._bytes + size > MOST_BYTES_WAITING):
+        if self._waiting and (self._count + len(publications) > MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES):
             return False
         self._waiting.append(_Append(publications, size, done))
         self._count += len(publications)
@@ -121,7 +121,7 @@ class Appender:
         while self._waiting:
             first = self._waiting[0]
             count, size = count + len(first.publications), size + first.size
-            if group and (count > MOST_IN_GROUP or size > MOST_BYTES_IN_GROUP):
+            if group and (count > MAX_GROUP or size > MAX_GROUP_BYTES):
                 break
             group.append(self._waiting.popleft())
             self._count -= len(first.publications)

@@ -25,7 +25,7 @@ logger = logging.getLogger("ropewalk.redis")
 ORDER_SECONDS = 60
 """For how long an order is kept for nodes whose connection is down."""
 
-MOST_ORDERS = 10_000
+MAX_DISCONNECTS = 10_000
 
 
 class _Order(Struct, frozen=True, array_like=True):
@@ -111,7 +111,7 @@ class RedisFeed:
         failure: RopewalkError | None = None
         try:
             home = self._store.home
-            bounds = (ORDER_SECONDS * 1000, MOST_ORDERS)
+            bounds = (ORDER_SECONDS * 1000, MAX_DISCONNECTS)
             await home.ask("order", [home.key("o")], home.key("orders"), encode(kept), *bounds)
         except Unavailable as error:
             failure = error
@@ -174,7 +174,7 @@ class RedisFeed:
 
     def _note(self, order_id: str) -> None:
         self._orders[order_id] = None
-        if len(self._orders) > MOST_ORDERS:
+        if len(self._orders) > MAX_DISCONNECTS:
             self._orders.popitem(last=False)
 
     async def _do(self, order: RemoteDisconnect | SessionTaken) -> None:

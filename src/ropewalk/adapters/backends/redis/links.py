@@ -15,7 +15,7 @@ from redis.asyncio.connection import AbstractConnection
 from ropewalk.connections.redis import CLOSED
 from ropewalk.model.errors import Unanswered, Unavailable
 
-MOST_LINKS = 16
+MAX_LINKS = 16
 """Questions that one node asks one shard at a time, apart from its appends. Others wait."""
 
 WAIT_SECONDS = 2.0
@@ -87,7 +87,7 @@ class RedisLinks:
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._idle: list[RedisLink] = []
-        self._slots = asyncio.Semaphore(MOST_LINKS)
+        self._slots = asyncio.Semaphore(MAX_LINKS)
 
     async def open(self) -> RedisLink:
         """Raises `Unavailable`."""

@@ -12,10 +12,10 @@ from typing import Any
 
 from ropewalk.adapters.backends.ring.feed import RingFeed
 from ropewalk.adapters.backends.ring.links import NodeCalls, NodeDialler, NodeLink, OwnStore
-from ropewalk.adapters.backends.ring.router import Owed, OwedCall, Router
+from ropewalk.adapters.backends.ring.router import PendingCall, PendingCalls, Router
 from ropewalk.adapters.backends.ring.sessions import RingSessions
 from ropewalk.adapters.backends.ring.streams import RingPresence, RingStreams
-from ropewalk.adapters.backends.workers.backend import MOST_ROWS
+from ropewalk.adapters.backends.workers.backend import MAX_ROWS
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import digest
 from ropewalk.model.errors import Unavailable
@@ -62,7 +62,7 @@ class RingJournal:
 
     def _keep(self, name: str, rows: list[Row]) -> None:
         waiting = self._waiting.setdefault(name, [])
-        room = MOST_ROWS - len(waiting)
+        room = MAX_ROWS - len(waiting)
         waiting += rows[:room]
         self._dropped += max(0, len(rows) - room)
 
@@ -87,7 +87,7 @@ class RingJournal:
 logger = logging.getLogger("ropewalk.ring")
 
 COMPARE_SECONDS = 1.0
-MOST_OFTEN_SECONDS = 0.05
+MIN_COMPARE_SECONDS = 0.05
 """How often what is known of the ring is compared with what others know, and how often at most while there is doubt."""
 
 
@@ -101,7 +101,7 @@ class RingAccess:
         self._dialler = dialler
         self._links: dict[str, NodeLink] = {}
         self._nodes: dict[str, NodeCalls] = {state.me: own}
-        self._owed = Owed()
+        self._pending_calls = PendingCalls()
         self._tasks: set[asyncio.Task[None]] = set()
         self._journal: RingJournal | None = None
         self._running = False
@@ -110,8 +110,8 @@ class RingAccess:
         self._unheard: set[int] = set()  # shards that have moved and are not listened to yet where they are now
         self.router = Router(state, self._nodes)
         self.streams = RingStreams(self.router)
-        self.sessions = self.leases = RingSessions(self.router, state.me, clock, self._owed, own)
-        self.presence = RingPresence(self.router, self._owed)
+        self.sessions = self.leases = RingSessions(self.router, state.me, clock, self._pending_calls, own)
+        self.presence = RingPresence(self.router, self._pending_calls)
         self.feed = RingFeed(self.router, own)
 
     async def _end_links_and_tasks(self) -> None:
@@ -161,13 +161,13 @@ class RingAccess:
         if self._journal is not None:
             await self._journal.say_anew(link.node, link.again, link.note_again)
         await self.feed.listen_at(link.node, link.again)
-        for call in await self._owed.pay(link.node, link.again):
+        for call in await self._pending_calls.flush(link.node, link.again):
             self._spawn(self._say_elsewhere(call))
         if link.away_since is not None:
             await self.feed.order_again(link.again, link.away_since)
         await self.feed.listen_to_prefixes(link.again)  # the last, so that none can come between this and the link's use
 
-    async def _say_elsewhere(self, call: OwedCall) -> None:
+    async def _say_elsewhere(self, call: PendingCall) -> None:
         """What was owed to a node that does not hold it any more. Where its shard was lost meanwhile, nobody has to hear it."""
         with suppress(Unavailable):
             await self.router.call(call.name, call.method, *call.arguments)
@@ -177,7 +177,7 @@ class RingAccess:
         or one whose link was busy then."""
         doubted = self.router.doubted
         while True:
-            await asyncio.sleep(MOST_OFTEN_SECONDS)
+            await asyncio.sleep(MIN_COMPARE_SECONDS)
             try:
                 async with asyncio.timeout(COMPARE_SECONDS):
                     await doubted.wait()
@@ -218,7 +218,7 @@ class RingAccess:
             unheard |= not self._links[name].connected
             del self._nodes[name]
             self.state.peer_disconnected(name)
-            self._owed.forget(name)
+            self._pending_calls.forget(name)
             if self._journal is not None:
                 self._journal.forget(name)
             self._spawn(self._links.pop(name).stop())

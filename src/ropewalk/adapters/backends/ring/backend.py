@@ -90,8 +90,8 @@ class RingBackend(RingAccess):
         await self._end_links_and_tasks()
         await self._server.stop()
         await self._store.memory.stop()
-        if self._store.doubts is not None:
-            self._store.doubts.settle(at_once=True)
+        if self._store.interrupted is not None:
+            self._store.interrupted.settle(at_once=True)
 
     def accept(self) -> BusConnection:
         """Another node has come to the port of this one."""

@@ -14,9 +14,9 @@ from typing import Any
 from ropewalk.adapters.backends.ring.links import OwnStore
 from ropewalk.adapters.backends.ring.router import Router, gathered
 from ropewalk.adapters.backends.workers import wire
-from ropewalk.adapters.backends.workers.backend import LISTENED_AT_ONCE, MOST_UNANSWERED
+from ropewalk.adapters.backends.workers.backend import LISTENED_AT_ONCE, MAX_UNANSWERED
 from ropewalk.adapters.backends.workers.link import StoreLink
-from ropewalk.adapters.backends.workers.server import MOST_ORDERS, OBEY_SECONDS, ORDERS_SECONDS
+from ropewalk.adapters.backends.workers.server import MAX_DISCONNECTS, OBEY_SECONDS, ORDERS_SECONDS
 from ropewalk.model.errors import Moved, Unavailable
 from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.sessions import EndRequest, SessionTaken
@@ -42,7 +42,7 @@ class RingFeed:
         self._deliver: Deliver | None = None
         self._obey: OnDisconnectRequest | None = None
         self._missed: OnMissed = ignore_missed
-        self._orders: deque[tuple[float, RemoteDisconnect]] = deque(maxlen=MOST_ORDERS)
+        self._orders: deque[tuple[float, RemoteDisconnect]] = deque(maxlen=MAX_DISCONNECTS)
         self._obeying: set[asyncio.Future[int]] = set()
 
     async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: OnMissed = ignore_missed) -> None:
@@ -76,7 +76,7 @@ class RingFeed:
             return 0
         if not isinstance(order, RemoteDisconnect):
             return await self._obey(order)
-        with self._own.orders_under_way.carrying_out(order.identifier):
+        with self._own.active_disconnects.running(order.identifier):
             return await self._obey(order)
 
     # --- interest -----------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class RingFeed:
     def _note_runs(self, name: str, runs: Sequence[TransientRun]) -> bool:
         size = self._unanswered_bytes.get(name, 0) + sum([len(run.frame) for run in runs])
         node = self._router.nodes.get(name)
-        noted = size < MOST_UNANSWERED and node is not None and node.note("run", [wire.carried(run) for run in runs])
+        noted = size < MAX_UNANSWERED and node is not None and node.note("run", [wire.carried(run) for run in runs])
         self._unanswered_bytes[name] = size if noted else 0
         if noted:
             self._router.went_to(name, sum([run.count for run in runs]))

@@ -18,7 +18,7 @@ from ropewalk.model.ring import RingNews
 from ropewalk.ports import Deliver, OnDisconnectRequest
 
 
-class OrdersUnderWay:
+class ActiveDisconnects:
     """Identities whose sessions every process of the ring is told to end, each its own."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class OrdersUnderWay:
         return ids in self._counts
 
     @contextmanager
-    def carrying_out(self, ids: str) -> Iterator[None]:
+    def running(self, ids: str) -> Iterator[None]:
         self._counts[ids] += 1
         try:
             yield
@@ -86,10 +86,10 @@ class OwnStore(NodeCalls, Protocol):
 
     Attributes:
         server_ends: if this process ends, the store ends too.
-        orders_under_way: disconnect requests that this process carries out for a process of the ring.
+        active_disconnects: disconnect requests that this process carries out for a process of the ring.
     """
 
-    orders_under_way: OrdersUnderWay
+    active_disconnects: ActiveDisconnects
 
     @property
     def server_ends(self) -> bool: ...

@@ -22,7 +22,7 @@ from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.node_proofs import DialledNode
 
 
-class NodeGate:
+class NodeIngress:
     """Implements `RingNodes`: accepts connections of other nodes on the ordinary port. `key` is that of the ring."""
 
     def __init__(self, backend: RingBackend, key: str) -> None:
@@ -48,15 +48,15 @@ WELCOME_SECONDS = 1.0
 _A_NODE = b"node"
 
 
-class PassageEnd(asyncio.Protocol):
+class HandoverEnd(asyncio.Protocol):
     """One of its two ends, which are to be joined."""
 
     def __init__(self, transport: asyncio.Transport | None = None) -> None:
         self._transport = transport
-        self._other: PassageEnd | None = None
+        self._other: HandoverEnd | None = None
         self.lost = False
 
-    def join(self, other: "PassageEnd") -> None:
+    def join(self, other: "HandoverEnd") -> None:
         self._other, other._other = other, self
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -92,7 +92,7 @@ class PassageEnd(asyncio.Protocol):
             self._transport.close()
 
 
-class WorkerGate:
+class WorkerIngress:
     """The gate of a worker. Implements `RingNodes`. `key` is that of the ring, `name` that of this node; `path` is where its
     store process takes connections."""
 
@@ -107,13 +107,13 @@ class WorkerGate:
 
     def take_over(self, transport: asyncio.Transport) -> None:
         """Nothing of what the node says next may be read here where the store is to read it."""
-        node = PassageEnd(transport)
+        node = HandoverEnd(transport)
         transport.set_protocol(node)
         node.read(False)
         secret = transport.get_extra_info("ssl_object") is not None
         self._spawn(self._pass_on(node) if secret else self._hand_over(node, transport))
 
-    async def _hand_over(self, node: PassageEnd, transport: asyncio.Transport) -> None:
+    async def _hand_over(self, node: HandoverEnd, transport: asyncio.Transport) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WELCOME_SECONDS
         while transport.get_write_buffer_size() and loop.time() < deadline:  # noqa: ASYNC110 - a transport does not tell
@@ -123,9 +123,9 @@ class WorkerGate:
                 self._send(cast(socket.socket, transport.get_extra_info("socket")).fileno())
             transport.abort()
 
-    async def _pass_on(self, node: PassageEnd) -> None:
+    async def _pass_on(self, node: HandoverEnd) -> None:
         mine, for_store = socket.socketpair()
-        store = PassageEnd()
+        store = HandoverEnd()
         node.join(store)
         with for_store:
             if not self._send(for_store.fileno()):
@@ -163,7 +163,7 @@ class _WelcomedTunnel(Tunnel):
         self.begin(cast(asyncio.Transport, transport))
 
 
-class StoreDoor:
+class FdReceiver:
     """Where a store process takes nodes that its workers let in. `accept`: one comes."""
 
     def __init__(self, accept: Callable[[], BusConnection], path: str) -> None:

@@ -16,57 +16,56 @@ from ropewalk.core.ring import locate_stream
 from ropewalk.core.ring_state import RingState
 from ropewalk.model.errors import Moved, Unanswered, Unavailable
 
-MOST_OWED = 100_000
+MAX_PENDING_CALLS = 100_000
 
-Tell = Callable[..., Awaitable[object]]
+Send = Callable[..., Awaitable[object]]
 
 
-class OwedCall(Struct, frozen=True):
-    """`name`: that of the session which it is about."""
+class PendingCall(Struct, frozen=True):
+    """`name` is the sid of the session."""
 
     name: str
     method: str
     arguments: tuple[object, ...]
 
 
-class Owed:
-    """What unreachable nodes have to be told once they are reached: for each session the latest. It is bounded: for calls that
-    are dropped, oldest first, the end of this node's lease there has the same effect.
+class PendingCalls:
+    """Calls for unreachable nodes, sent when they are reached: the latest one of each session.
+
+    Above the limit the oldest calls are dropped. The end of this node's lease there has the same effect.
     """
 
     def __init__(self) -> None:
         self._calls: dict[str, dict[tuple[object, ...], tuple[str, tuple[object, ...]]]] = {}  # by node, in order
 
     def add(self, node: str, key: tuple[object, ...], method: str, *arguments: object) -> None:
-        """Instead of what was to be said under this key before."""
+        """Replaces an earlier call with this key."""
         calls = self._calls.setdefault(node, {})
         calls.pop(key, None)
         calls[key] = method, arguments
-        if len(calls) > MOST_OWED:
+        if len(calls) > MAX_PENDING_CALLS:
             del calls[next(iter(calls))]
 
-    def settle(self, node: str, key: tuple[object, ...]) -> None:
-        """It was said."""
+    def discard(self, node: str, key: tuple[object, ...]) -> None:
         self._calls.get(node, {}).pop(key, None)
 
-    async def pay(self, node: str, tell: Tell) -> list[OwedCall]:
-        """Returns what is no more for the node to hear: another one holds what it is about. Raises `Unavailable`, and then the
-        rest is still owed."""
-        moved: list[OwedCall] = []
+    async def flush(self, node: str, send: Send) -> list[PendingCall]:
+        """Send all calls. Returns those for shards that another node holds now. Raises `Unavailable`; then the rest is kept."""
+        moved: list[PendingCall] = []
         while calls := self._calls.get(node):
             key = next(iter(calls))
             method, arguments = calls[key]
             try:
-                await tell(method, *arguments)
+                await send(method, *arguments)
             except Moved:
-                moved.append(OwedCall(str(key[-1]), method, arguments))
+                moved.append(PendingCall(str(key[-1]), method, arguments))
             if calls.get(key) == (method, arguments):
                 del calls[key]
         self._calls.pop(node, None)
         return moved
 
     def forget(self, node: str) -> None:
-        """It is gone for good."""
+        """The node was removed."""
         self._calls.pop(node, None)
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ropewalk.adapters.backends.ring.hand_over import ShardReceiver, ShardSender
-from ropewalk.adapters.backends.ring.links import OrdersUnderWay
+from ropewalk.adapters.backends.ring.links import ActiveDisconnects
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.listeners import Listeners
 from ropewalk.adapters.backends.workers.server import OBEY_SECONDS, RELEASE_SECONDS, Answer, BusWorker, StoreServer
@@ -46,14 +46,14 @@ def node_of(process: str) -> str:
 class NodeServer(StoreServer):
     """`run` tells this process from all others that are or were this node; `name` has both. `hear` takes what another node
     tells of the ring and returns what is known here; it is to be set, and so are `sender` and `receiver`. `waits_for`: why
-    this node begins nothing, "" if it does. `moving`: shards that are being handed over. `orders_under_way`: those that this
+    this node begins nothing, "" if it does. `moving`: shards that are being handed over. `active_disconnects`: those that this
     process carries out for a process of the ring."""
 
     def __init__(self, state: RingState, run: str, journal: Journal | None = None) -> None:
         super().__init__(journal)
         self.name = name = process_name(state.me, run)
         self.moving: set[int] = set()
-        self.orders_under_way = OrdersUnderWay()
+        self.active_disconnects = ActiveDisconnects()
         self.hear: Callable[[str, RingNews], RingNews] = lambda sender, news: state.news
         self.waits_for: Callable[[], str] = lambda: ""
         self._state = state
@@ -254,7 +254,7 @@ class NodeServer(StoreServer):
         ended = await self._ask_all(self._own_workers(), "obey", order, OBEY_SECONDS / 2)
         if self._obey is None:
             return ended
-        with self.orders_under_way.carrying_out(order.identifier):
+        with self.active_disconnects.running(order.identifier):
             return ended + await self._obey(order)
 
     def _own_workers(self) -> list[BusWorker]:

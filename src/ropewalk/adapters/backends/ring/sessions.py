@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.ring.links import NodeCalls, OwnStore
-from ropewalk.adapters.backends.ring.router import Owed, Router, gathered
+from ropewalk.adapters.backends.ring.router import PendingCalls, Router, gathered
 from ropewalk.adapters.backends.workers.backend import ENDED_AT_ONCE
 from ropewalk.model.errors import Moved, Unavailable
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
@@ -22,7 +22,7 @@ from ropewalk.ports import Clock
 RENEW_SECONDS = 1.5
 """For how long the renewals of leases wait for the slowest node."""
 
-MOST_PASSING = 10_000
+MAX_PASSING = 10_000
 """Sessions that were taken and not written yet. Of some nothing is ever written: their clients were gone again."""
 
 _Ended = list[tuple[str, SessionSnapshot]]
@@ -43,11 +43,11 @@ class RingSessions:
 
     same_host = True
 
-    def __init__(self, router: Router, me: str, clock: Clock, owed: Owed, own: OwnStore) -> None:
+    def __init__(self, router: Router, me: str, clock: Clock, owed: PendingCalls, own: OwnStore) -> None:
         self._router = router
         self._me = me
         self._clock = clock
-        self._owed = owed
+        self._pending_calls = owed
         self._own = own
         self._passing: dict[str, _Passing] = {}
         self._leases: dict[str, int] = {}  # by node
@@ -65,7 +65,7 @@ class RingSessions:
         node, snapshot = await self._find(sid, "take", successor)
         if snapshot is not None and successor and node != self._router.holder(successor):
             self._passing[successor] = _Passing(node, self._clock())
-            if len(self._passing) > MOST_PASSING:
+            if len(self._passing) > MAX_PASSING:
                 del self._passing[next(iter(self._passing))]
         return snapshot
 
@@ -86,7 +86,7 @@ class RingSessions:
     # --- those that end -----------------------------------------------------------------------------------------------
 
     async def revoke(self, ids: str, reconnect: bool) -> _Ended:
-        answers = await self._router.ask_all("revoke_own" if ids in self._own.orders_under_way else "revoke", ids, reconnect)
+        answers = await self._router.ask_all("revoke_own" if ids in self._own.active_disconnects else "revoke", ids, reconnect)
         return [each for ended in answers.values() for each in ended]
 
     async def take_expired(self, limit: int) -> _Ended:
@@ -139,7 +139,7 @@ class RingSessions:
         try:
             if calls is not None and calls.connected:
                 for write in sessions:
-                    self._owed.settle(node, ("write", write.sid))
+                    self._pending_calls.discard(node, ("write", write.sid))
                 taken: list[SessionTaken] = await calls.call("write", sessions)
                 return taken
         except Moved:
@@ -148,7 +148,7 @@ class RingSessions:
             if calls is not None and calls.connected:
                 raise  # whoever has written writes it again
         for write in sessions:
-            self._owed.add(node, ("write", write.sid), "write", [write])
+            self._pending_calls.add(node, ("write", write.sid), "write", [write])
         return []
 
     async def _write_moved(self, sessions: list[SessionWrite]) -> list[SessionTaken]:
@@ -185,4 +185,4 @@ class RingSessions:
                 return
         except Unavailable:
             pass
-        self._owed.add(node, ("forget", sid), "forget", [sid])
+        self._pending_calls.add(node, ("forget", sid), "forget", [sid])

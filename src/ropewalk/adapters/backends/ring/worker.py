@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from ropewalk.adapters.backends.ring.access import RingAccess
-from ropewalk.adapters.backends.ring.links import NodeDialler, NodeLink, OrdersUnderWay
+from ropewalk.adapters.backends.ring.links import ActiveDisconnects, NodeDialler, NodeLink
 from ropewalk.adapters.backends.workers.link import AWAY, RETRY_SECONDS, StoreLink
 from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.ring_state import RingState
@@ -40,7 +40,7 @@ class OwnStoreLink(NodeLink):
         changed: Callable[[NodeLink], None],
     ) -> None:
         super().__init__(node, "", dialler, greet, changed)
-        self.orders_under_way = OrdersUnderWay()
+        self.active_disconnects = ActiveDisconnects()
         self._path = path
         self.away = AWAY
         self.peer = "the store"

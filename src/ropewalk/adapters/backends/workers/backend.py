@@ -16,10 +16,10 @@ from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Deliver, OnDisconnectRequest
 
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 """Rows about sessions that wait for a store that is being started again."""
 
-MOST_UNANSWERED = 64 * 1024
+MAX_UNANSWERED = 64 * 1024
 """Bytes of runs that are handed over before an answer is waited for."""
 
 LISTENED_AT_ONCE = 10_000
@@ -197,7 +197,7 @@ class WorkerFeed:
         them, and whoever brings one does not."""
         carried = [wire.carried(run) for run in runs]
         self._unanswered_bytes += sum([len(run.frame) for run in runs])
-        if not confirm and self._unanswered_bytes < MOST_UNANSWERED and self._link.note("run", carried):
+        if not confirm and self._unanswered_bytes < MAX_UNANSWERED and self._link.note("run", carried):
             return None
         self._unanswered_bytes = 0
         return self._link.call("run", carried)
@@ -248,7 +248,7 @@ class WorkerJournal:
                 self._sids.discard(row.sid)
         if self._link.note("rows", rows):
             return
-        room = MOST_ROWS - len(self._waiting)
+        room = MAX_ROWS - len(self._waiting)
         self._waiting += rows[:room]
         self._dropped += max(0, len(rows) - room)
 

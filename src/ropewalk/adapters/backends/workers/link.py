@@ -24,8 +24,8 @@ PATIENCE = 3.0
 
 ANSWER_SECONDS = 10.0
 LOOK_SECONDS = 1.0
-MOST_ASKED = 100_000
-MOST_UNSENT = 16 * 1024 * 1024
+MAX_REQUESTS = 100_000
+MAX_UNSENT_BYTES = 16 * 1024 * 1024
 """Calls that may wait for an answer, and bytes that the store may be behind with. Past that callers are told to come back."""
 
 
@@ -210,7 +210,7 @@ class StoreLink:
     def _send(self, method: str, arguments: tuple[object, ...]) -> asyncio.Future[Any]:
         if self._connection is None:
             raise Unavailable(self.away)
-        if len(self._asked) >= MOST_ASKED or self._connection.buffered > MOST_UNSENT:
+        if len(self._asked) >= MAX_REQUESTS or self._connection.buffered > MAX_UNSENT_BYTES:
             raise Unavailable(f"too many calls wait: {self.away}")
         loop = asyncio.get_running_loop()
         self._number += 1
@@ -221,7 +221,7 @@ class StoreLink:
 
     def note(self, method: str, *arguments: object) -> bool:
         """Without waiting for anybody. False when it was not sent."""
-        if self._connection is None or not self._ready.is_set() or self._connection.buffered > MOST_UNSENT:
+        if self._connection is None or not self._ready.is_set() or self._connection.buffered > MAX_UNSENT_BYTES:
             return False
         self._connection.send(frame(NOTE, 0, method, arguments))
         return True

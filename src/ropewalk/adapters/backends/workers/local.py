@@ -132,8 +132,8 @@ class StoreBackend:
 
     async def stop(self) -> None:
         await self._store.memory.stop()
-        if self._store.doubts is not None:
-            self._store.doubts.settle(at_once=True)  # all workers are gone
+        if self._store.interrupted is not None:
+            self._store.interrupted.settle(at_once=True)  # all workers are gone
 
     def health(self) -> str:
         return ""

@@ -35,7 +35,7 @@ RELEASE_SECONDS = 1.0
 """For how long a client that comes back waits until the worker of its former connection has kept the session."""
 
 ORDERS_SECONDS = 60.0
-MOST_ORDERS = 10_000
+MAX_DISCONNECTS = 10_000
 """Orders for workers that lost their connection and come back."""
 
 BACKLOG = 256
@@ -104,7 +104,7 @@ class StoreServer:
         self._workers: dict[BusConnection, BusWorker] = {}
         self._by_name: dict[str, BusWorker] = {}
         self._listeners: Listeners[BusWorker] = Listeners()
-        self._orders: deque[tuple[float, RemoteDisconnect]] = deque(maxlen=MOST_ORDERS)
+        self._orders: deque[tuple[float, RemoteDisconnect]] = deque(maxlen=MAX_DISCONNECTS)
         self._commands: dict[str, _Command] = {}  # by identifier
         self._lost_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[object]] = set()
@@ -172,8 +172,8 @@ class StoreServer:
         if worker.name and self._by_name.get(worker.name) is worker:
             del self._by_name[worker.name]
             self._lost_at[worker.name] = time.monotonic()
-            if self._store is not None and self._store.doubts is not None:
-                self._store.doubts.lost(worker.name)
+            if self._store is not None and self._store.interrupted is not None:
+                self._store.interrupted.lost(worker.name)
             self._end_lease(worker.name)
             self.left(worker.name)
 
@@ -320,8 +320,8 @@ class StoreServer:
         self.carry_runs(runs)
 
     def _note(self, worker: BusWorker, rows: list[Row]) -> None:
-        if self._store is not None and self._store.doubts is not None:
-            self._store.doubts.note(worker.name, rows)
+        if self._store is not None and self._store.interrupted is not None:
+            self._store.interrupted.note(worker.name, rows)
 
     def _end_lease(self, name: str) -> None:
         if self._store is not None:
@@ -414,8 +414,8 @@ class StoreServer:
             await self._ask_all([holder], "release", SessionWanted(current), RELEASE_SECONDS)
 
     async def _claim(self, worker: BusWorker, sids: list[str]) -> None:
-        if self._store is not None and self._store.doubts is not None:
-            self._store.doubts.claim(worker.name, sids)
+        if self._store is not None and self._store.interrupted is not None:
+            self._store.interrupted.claim(worker.name, sids)
 
     async def _listen(self, worker: BusWorker, streams: list[str]) -> None:
         self._listeners.add(worker, streams)

@@ -24,14 +24,14 @@ from ropewalk.model.session_log import SessionClosed
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Clock, Deliver, Journal
 
-DOUBT_SECONDS = 10.0
+RECONNECT_GRACE_SECONDS = 10.0
 """For how long workers may come back to a store, before the sessions that lived on them count as interrupted."""
 
 _BEGINNINGS = frozenset({RowKind.CONNECTED, RowKind.RESTORED})
 _ENDS = frozenset({RowKind.DISCONNECTED, RowKind.ENDED})
 
 
-class _Doubt(Struct, frozen=True):
+class _InterruptedSession(Struct, frozen=True):
     """`over`: what is given out as expired if the session is gone. `unknown`: the store never knew of it, so that nobody else
     says that it has ended."""
 
@@ -41,7 +41,7 @@ class _Doubt(Struct, frozen=True):
     unknown: bool = False
 
 
-class SessionDoubts:
+class InterruptedSessions:
     """Writes the rows of all workers, and knows from them which sessions each has. Rows of sessions whose worker or store
     is gone wait until it is known whether the session lives.
 
@@ -65,7 +65,7 @@ class SessionDoubts:
         self._kept = kept
         self._end = end
         self._sids: dict[str, set[str]] = {}  # by worker
-        self._doubted: dict[str, _Doubt] = {}  # the oldest first
+        self._rows: dict[str, _InterruptedSession] = {}  # the oldest first
 
     def note(self, worker: str, rows: Sequence[Row]) -> None:
         sids = self._sids.setdefault(worker, set())
@@ -75,7 +75,7 @@ class SessionDoubts:
                 sids.add(row.sid)
             elif row.kind in _ENDS:
                 sids.discard(row.sid)
-                doubt = self._doubted.pop(row.sid, None)
+                doubt = self._rows.pop(row.sid, None)
                 if doubt is not None and row.kind is RowKind.ENDED:
                     earlier.append(doubt.row)
         self._journal.write_nowait([*earlier, *rows])
@@ -84,7 +84,7 @@ class SessionDoubts:
         """It has come back with these."""
         self._sids[worker] = set(sids)
         for sid in sids:
-            self._doubted.pop(sid, None)
+            self._rows.pop(sid, None)
 
     def lost(self, worker: str) -> None:
         """Its connection is gone. It may live, and come back."""
@@ -93,21 +93,21 @@ class SessionDoubts:
             kept = self._kept(sid)
             detail = msgspec.json.encode(SessionClosed(bool(kept), CRASHED, followed=True)).decode()
             row = Row(RowKind.DISCONNECTED, sid, now, sid=sid, detail=detail)
-            self._doubted[sid] = _Doubt(now + DOUBT_SECONDS, row, unknown=kept is None)
+            self._rows[sid] = _InterruptedSession(now + RECONNECT_GRACE_SECONDS, row, unknown=kept is None)
 
     def recovered(self, rows: Iterable[Row], over: dict[str, SessionSnapshot]) -> None:
         """Sessions that were connected when the store was lost, by the rows that say that they no longer are."""
-        until = self._clock() + DOUBT_SECONDS
+        until = self._clock() + RECONNECT_GRACE_SECONDS
         for row in rows:
-            self._doubted[row.sid] = _Doubt(until, row, over.get(row.sid))
+            self._rows[row.sid] = _InterruptedSession(until, row, over.get(row.sid))
 
     def settle(self, at_once: bool = False) -> None:
         now, rows = self._clock(), []
-        while self._doubted:
-            sid, doubt = next(iter(self._doubted.items()))
+        while self._rows:
+            sid, doubt = next(iter(self._rows.items()))
             if doubt.until > now and not at_once:
                 break
-            del self._doubted[sid]
+            del self._rows[sid]
             rows.append(doubt.row)
             if doubt.over is not None:
                 self._end(sid, doubt.over)
@@ -140,7 +140,9 @@ class SharedStore:
         self._next_lease = first_lease
         self.sessions = SharedSessions(clock, carrier.order, memory.limits, memory.stats)
         self.presence = SharedPresence(clock, carrier.carry, memory.limits)
-        self.doubts = SessionDoubts(journal, clock, self.sessions.kept_for, self.sessions.end) if journal is not None else None
+        self.interrupted = (
+            InterruptedSessions(journal, clock, self.sessions.kept_for, self.sessions.end) if journal is not None else None
+        )
         self._leases: dict[str, tuple[int, float]] = {}  # by node: its number, and when it ends
 
     def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
@@ -150,8 +152,8 @@ class SharedStore:
         restored = self.memory.recover_into(into, self.presence.roster, recovered, sessions_ttl, presence_ttl)
         doubted = [row for row in restored.interrupted if row.kind is RowKind.DISCONNECTED]
         over = dict(into.ended)
-        if self.doubts is not None:
-            self.doubts.recovered(doubted, over)
+        if self.interrupted is not None:
+            self.interrupted.recovered(doubted, over)
         for sid in over.keys() - {row.sid for row in doubted}:
             self.sessions.end(sid, over[sid])
         return replace(restored, interrupted=[row for row in restored.interrupted if row.kind is not RowKind.DISCONNECTED])
@@ -175,8 +177,8 @@ class SharedStore:
         for node in sorted(holders | self._leases.keys()):
             if self._leases.get(node, (0, 0.0))[1] <= now:
                 self.end_lease(node)
-        if self.doubts is not None:
-            self.doubts.settle()
+        if self.interrupted is not None:
+            self.interrupted.settle()
         while self.sessions.sweep(now):  # noqa: ASYNC110 - it lets others go first, and waits for nothing
             await asyncio.sleep(0)
         await self.memory.sweep()

@@ -32,8 +32,8 @@ logger = logging.getLogger("ropewalk.workers")
 CALL, ANSWER, FAILURE, NOTE = range(4)
 
 LENGTH_BYTES = 4
-MOST_FRAME = 1 << 30
-MOST_BUFFERED = 64 * 1024 * 1024
+MAX_FRAME_BYTES = 1 << 30
+MAX_BUFFERED_BYTES = 64 * 1024 * 1024
 """Bytes that may wait for the other side to read them. Past that the connection is closed: whoever comes back looks for what it
 has missed."""
 
@@ -254,7 +254,7 @@ class BusConnection(asyncio.Protocol):
         while size - begin >= LENGTH_BYTES:
             length = int.from_bytes(data[begin : begin + LENGTH_BYTES], "little")
             end = begin + LENGTH_BYTES + length
-            if length > MOST_FRAME:
+            if length > MAX_FRAME_BYTES:
                 logger.error("the bus carries something that is no frame")
                 self.close()
                 return
@@ -280,7 +280,7 @@ class BusConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
-        if self.behind and transport.get_write_buffer_size() > MOST_BUFFERED:
+        if self.behind and transport.get_write_buffer_size() > MAX_BUFFERED_BYTES:
             logger.error("the other end of the bus does not read; closing the connection")
             self.close()
             return

@@ -1,7 +1,7 @@
 """The feed of a node while it connects to another one."""
 
 from ropewalk.adapters.backends.ring.feed import RingFeed
-from ropewalk.adapters.backends.ring.links import OrdersUnderWay
+from ropewalk.adapters.backends.ring.links import ActiveDisconnects
 from ropewalk.adapters.backends.ring.router import Router
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import build_first_table
@@ -18,7 +18,7 @@ class ReachedNode:
     away_since: float | None = None
 
     def __init__(self) -> None:
-        self.orders_under_way = OrdersUnderWay()
+        self.active_disconnects = ActiveDisconnects()
 
     async def call(self, method: str, *arguments: object) -> None:
         pass

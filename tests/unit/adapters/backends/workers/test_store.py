@@ -2,7 +2,7 @@
 
 import json
 
-from ropewalk.adapters.backends.workers.store import DOUBT_SECONDS, SessionDoubts
+from ropewalk.adapters.backends.workers.store import RECONNECT_GRACE_SECONDS, InterruptedSessions
 from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.sessions import SessionSnapshot
 from ropewalk.testing.clock import ManualClock
@@ -19,14 +19,14 @@ class Bench:
         self.journal = FakeJournal()
         self.kept: dict[str, float] = {}
         self.ended: list[str] = []
-        self.doubts = SessionDoubts(self.journal, self.clock, self.kept.get, lambda sid, _: self.ended.append(sid))
+        self.interrupted = InterruptedSessions(self.journal, self.clock, self.kept.get, lambda sid, _: self.ended.append(sid))
 
     def note(self, worker: str, *rows: tuple[RowKind, str]) -> None:
-        self.doubts.note(worker, [Row(kind, sid, self.clock(), sid=sid) for kind, sid in rows])
+        self.interrupted.note(worker, [Row(kind, sid, self.clock(), sid=sid) for kind, sid in rows])
 
     def pass_time(self, seconds: float) -> None:
         self.clock.now += seconds
-        self.doubts.settle()
+        self.interrupted.settle()
 
     def story(self) -> list[tuple[RowKind, str]]:
         return [(row.kind, row.sid) for row in self.journal.rows]
@@ -38,8 +38,8 @@ def test_session_of_a_lost_worker_is_disconnected_and_ended_unless_it_is_kept() 
     bench.note("one", (RowKind.CONNECTED, "kept"), (RowKind.CONNECTED, "simple"), (RowKind.CONNECTED, "left"))
     bench.note("one", (RowKind.DISCONNECTED, "left"), (RowKind.ENDED, "left"))
     before = len(bench.story())
-    bench.doubts.lost("one")
-    bench.pass_time(DOUBT_SECONDS - 1)
+    bench.interrupted.lost("one")
+    bench.pass_time(RECONNECT_GRACE_SECONDS - 1)
     assert bench.story()[before:] == []
     bench.pass_time(1)
     assert bench.story()[before:] == [
@@ -54,12 +54,12 @@ def test_session_of_a_lost_worker_is_disconnected_and_ended_unless_it_is_kept() 
 def test_session_claimed_by_its_returning_worker_is_not_disconnected() -> None:
     bench = Bench()
     bench.note("one", (RowKind.CONNECTED, "stays"), (RowKind.RESTORED, "goes"))
-    bench.doubts.lost("one")
-    bench.doubts.claim("one", ["stays"])
-    bench.pass_time(DOUBT_SECONDS)
+    bench.interrupted.lost("one")
+    bench.interrupted.claim("one", ["stays"])
+    bench.pass_time(RECONNECT_GRACE_SECONDS)
     assert [sid for kind, sid in bench.story() if kind is RowKind.DISCONNECTED] == ["goes"]
-    bench.doubts.lost("one")
-    bench.pass_time(DOUBT_SECONDS)
+    bench.interrupted.lost("one")
+    bench.pass_time(RECONNECT_GRACE_SECONDS)
     assert bench.story()[-2:] == [(RowKind.DISCONNECTED, "stays"), (RowKind.ENDED, "stays")]
 
 
@@ -67,19 +67,19 @@ def test_session_ended_by_another_worker_is_disconnected_first() -> None:
     bench = Bench()
     bench.kept["sid"] = 300.0
     bench.note("one", (RowKind.CONNECTED, "sid"))
-    bench.doubts.lost("one")
+    bench.interrupted.lost("one")
     bench.note("two", (RowKind.RESTORED, "next"), (RowKind.ENDED, "sid"))
     assert (RowKind.DISCONNECTED, "sid") in bench.story()[: bench.story().index((RowKind.ENDED, "sid"))]
-    bench.pass_time(DOUBT_SECONDS)
+    bench.pass_time(RECONNECT_GRACE_SECONDS)
     assert bench.story().count((RowKind.DISCONNECTED, "sid")) == 1
 
 
 def test_recovered_session_without_a_worker_is_ended() -> None:
     bench = Bench()
     rows = [Row(RowKind.DISCONNECTED, sid, 1.0, sid=sid) for sid in ("lives", "gone")]
-    bench.doubts.recovered(rows, {"lives": SNAPSHOT, "gone": SNAPSHOT})
-    bench.doubts.claim("one", ["lives"])
-    bench.pass_time(DOUBT_SECONDS - 1)
+    bench.interrupted.recovered(rows, {"lives": SNAPSHOT, "gone": SNAPSHOT})
+    bench.interrupted.claim("one", ["lives"])
+    bench.pass_time(RECONNECT_GRACE_SECONDS - 1)
     assert bench.ended == []
     bench.pass_time(1)
     assert (bench.ended, bench.story()) == (["gone"], [(RowKind.DISCONNECTED, "gone")])
@@ -88,6 +88,6 @@ def test_recovered_session_without_a_worker_is_ended() -> None:
 def test_unresolved_sessions_are_ended_when_the_server_stops() -> None:
     bench = Bench()
     bench.note("one", (RowKind.CONNECTED, "sid"))
-    bench.doubts.lost("one")
-    bench.doubts.settle(at_once=True)
+    bench.interrupted.lost("one")
+    bench.interrupted.settle(at_once=True)
     assert bench.story()[1:] == [(RowKind.DISCONNECTED, "sid"), (RowKind.ENDED, "sid")]
