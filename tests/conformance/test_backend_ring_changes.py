@@ -637,12 +637,12 @@ async def test_shard_that_moves_to_a_node_being_connected_is_listened_to(ring: R
     heard = await Heard().start(a)
     for stream in STREAMS:
         await a.feed.listen(stream)
-    ready, pay = asyncio.Event(), a._pending_calls.flush
+    ready, flush = asyncio.Event(), a._pending_calls.flush
 
-    async def late(node: str, tell: Any) -> list[PendingCall]:
+    async def late(node: str, send: Any) -> list[PendingCall]:
         if node == "d":
             await ready.wait()
-        return await pay(node, tell)
+        return await flush(node, send)
 
     a._pending_calls.flush = late  # type: ignore[method-assign]
     await ring.start("d")

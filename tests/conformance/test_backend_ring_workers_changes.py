@@ -71,7 +71,7 @@ async def test_worker_follows_a_stream_to_its_new_node(ring: RingInProcess) -> N
     before = list(worker.state.table.owners)
     await ring.start("d")
     await ring.settled()
-    await ring.until(lambda: worker.state.table.owners != tuple(before) and not worker._unheard and not worker.impairments())
+    await ring.until(lambda: worker.state.table.owners != tuple(before) and not worker._moved and not worker.impairments())
     for stream in STREAMS:
         assert (await publish(worker, stream)).offset == 2
     await ring.until(lambda: len(heard.messages) == 2 * len(STREAMS))

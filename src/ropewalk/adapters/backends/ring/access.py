@@ -66,7 +66,7 @@ class RingJournal:
         waiting += rows[:room]
         self._dropped += max(0, len(rows) - room)
 
-    async def say_anew(self, name: str, call: Callable[..., Awaitable[object]], note: Callable[..., None]) -> None:
+    async def resend(self, name: str, call: Callable[..., Awaitable[object]], note: Callable[..., None]) -> None:
         """To a node that may know nothing of this one: which sessions of its shards live here, and what it could not be
         told."""
         await call("claim", [sid for sid in self._sids if self._router.holder(sid) == name])
@@ -88,7 +88,7 @@ logger = logging.getLogger("ropewalk.ring")
 
 COMPARE_SECONDS = 1.0
 MIN_COMPARE_SECONDS = 0.05
-"""How often what is known of the ring is compared with what others know, and how often at most while there is doubt."""
+"""How often this process compares its ring state with other nodes, and how often at most while a node reports a moved shard."""
 
 
 class RingAccess:
@@ -107,7 +107,7 @@ class RingAccess:
         self._running = False
         self._generations = state.table.generations
         self._holders: list[str] = []
-        self._unheard: set[int] = set()  # shards that have moved and are not listened to yet where they are now
+        self._moved: set[int] = set()  # shards that have moved; this process does not listen to their new holders yet
         self.router = Router(state, self._nodes)
         self.streams = RingStreams(self.router)
         self.sessions = self.leases = RingSessions(self.router, state.me, clock, self._pending_calls, own)
@@ -122,19 +122,19 @@ class RingAccess:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def impairments(self) -> list[str]:
-        """What the ring lacks, for the health page; empty while all its nodes are reached."""
+        """Unreachable nodes, for the health page."""
         return [link.away for link in self._unreached()]
 
     def _unreached(self) -> list[NodeLink]:
-        """Links to other nodes that are not there now, by name of the node."""
+        """Links to unreachable nodes, sorted by name."""
         return [link for name, link in sorted(self._links.items()) if name != self.state.me and not link.connected]
 
     def gauges(self) -> dict[str, float]:
-        """What each process of a node has of its own; that of the one that reaches the fewest counts."""
+        """Of this process. The node reports the value of the process that reaches the fewest nodes."""
         return {"ring_nodes_unreached": len(self._unreached())}
 
     def counts(self) -> dict[str, int]:
-        """What this process has counted since its start."""
+        """Counters of this process since its start."""
         return {"ring_publications_forwarded": self.router.forwarded}
 
     def journal_over(self, own: Journal) -> RingJournal:
@@ -142,69 +142,70 @@ class RingAccess:
         self._journal = RingJournal(self.router, own)
         return self._journal
 
-    # --- what is known of the ring ------------------------------------------------------------------------------------
+    # --- the ring state -----------------------------------------------------------------------------------------------
 
-    async def _begin_to_hear(self, link: NodeLink) -> None:
-        """A link is there: what does its node know?"""
+    async def _fetch_news(self, link: NodeLink) -> None:
+        """Ask a newly connected node for its ring state."""
         raise NotImplementedError
 
-    def _take_news(self, link: NodeLink, news: RingNews) -> None:
-        """A node knows something else than this process."""
+    def _merge_news(self, link: NodeLink, news: RingNews) -> None:
+        """Merge the ring state of another node."""
         raise NotImplementedError
 
-    def _tell_all(self) -> None:
-        """Others are to hear what is known here, where this process is the one to tell it."""
+    def _send_news(self) -> None:
+        """Send the ring state to the other nodes, if this process does so."""
 
     async def _greet(self, link: NodeLink) -> None:
-        """A link is there, and nobody else uses it yet."""
-        await self._begin_to_hear(link)
+        """Called on a new connection before other calls may use it."""
+        await self._fetch_news(link)
         if self._journal is not None:
-            await self._journal.say_anew(link.node, link.again, link.note_again)
+            await self._journal.resend(link.node, link.again, link.note_again)
         await self.feed.listen_at(link.node, link.again)
         for call in await self._pending_calls.flush(link.node, link.again):
-            self._spawn(self._say_elsewhere(call))
+            self._spawn(self._reroute(call))
         if link.away_since is not None:
-            await self.feed.order_again(link.again, link.away_since)
-        await self.feed.listen_to_prefixes(link.again)  # the last, so that none can come between this and the link's use
+            await self.feed.resend_disconnects(link.again, link.away_since)
+        await self.feed.listen_to_prefixes(link.again)  # the last step, so that no prefix is added before the link is used
 
-    async def _say_elsewhere(self, call: PendingCall) -> None:
-        """What was owed to a node that does not hold it any more. Where its shard was lost meanwhile, nobody has to hear it."""
+    async def _reroute(self, call: PendingCall) -> None:
+        """Send a pending call to the new holder of its shard. Not needed if the shard was lost."""
         with suppress(Unavailable):
             await self.router.call(call.name, call.method, *call.arguments)
 
-    async def _compare_for_ever(self) -> None:
-        """What others know is told to members when it changes. This is for whoever was not told: a node outside of the table,
-        or one whose link was busy then."""
-        doubted = self.router.doubted
+    async def _compare_periodically(self) -> None:
+        """Nodes send their ring state to members when it changes. This reaches the others too: a node that is not in the table,
+        or one whose link was busy.
+        """
+        stale = self.router.stale
         while True:
             await asyncio.sleep(MIN_COMPARE_SECONDS)
             try:
                 async with asyncio.timeout(COMPARE_SECONDS):
-                    await doubted.wait()
+                    await stale.wait()
             except TimeoutError:
                 pass
-            doubted.clear()
+            stale.clear()
             known = digest(self.state.news)
             links = [link for link in self._links.values() if link.connected]
             outcomes = await asyncio.gather(*(self._compare(link, known) for link in links), return_exceptions=True)
             for error in filter(None, outcomes):
                 logger.error("what is known of the ring was not compared", exc_info=error)
-            self._tell_all()
+            self._send_news()
             self._listen_to_moved()
 
     async def _compare(self, link: NodeLink, known: str) -> None:
         try:
-            async with asyncio.timeout(COMPARE_SECONDS):  # one that is slow is not to keep this from the others
+            async with asyncio.timeout(COMPARE_SECONDS):  # a slow node does not delay the others
                 news = await link.call("news_but", known)
             if news is not None:
-                self._take_news(link, news)
+                self._merge_news(link, news)
         except (Unavailable, TimeoutError) as error:
             logger.debug("a node of the ring does not tell its news", extra={"node": link.node, "reason": str(error)})
 
-    # --- what follows from it -----------------------------------------------------------------------------------------
+    # --- changes of the ring state ------------------------------------------------------------------------------------
 
     def _reach_members(self) -> bool:
-        """Whether a node is gone that was not reached at its end."""
+        """Connect to new members, and close the links to removed ones. True if a removed node was unreachable at the end."""
         members = {member.name: member.address for member in self.state.table.members if member.name != self.state.me}
         for name, address in members.items():
             if name not in self._links:
@@ -224,27 +225,28 @@ class RingAccess:
             self._spawn(self._links.pop(name).stop())
         return unheard
 
-    def _begin_anew_where_lost(self, unheard: bool) -> None:
-        """What this process has written in lost shards is lost with them. Whoever follows streams by prefix may have missed
-        what was in them, and what a node said that could not be heard; others learn of it from their positions."""
+    def _reset_lost_shards(self, unheard: bool) -> None:
+        """Restart the sessions of lost shards, and report a possible gap to prefix subscribers, who have no positions. They may
+        also have missed messages of a removed node that was unreachable.
+        """
         shards_lost = self.state.table.generations != self._generations
         if shards_lost:
             self._generations = self.state.table.generations
-            self.sessions.begin_anew()
+            self.sessions.restart()
         if shards_lost or unheard:
             self.feed.missed_by_prefixes()
 
     def _link_changed(self, link: NodeLink) -> None:
-        """Only what the node of this link said is forgotten: others that are still being greeted have just said what they go
-        by, and are not asked again."""
+        """Drops only the state of this link's node: nodes that are still being greeted have just sent theirs and do not send it
+        again."""
         if not link.connected and self._links.get(link.node) is link:
             self.state.peer_disconnected(link.node)
         self.router.changed()
-        self._tell_all()
+        self._send_news()
         self._listen_to_moved()
 
-    def _listen_elsewhere(self) -> None:
-        """Shards that have moved are listened to where they are now."""
+    def _follow_moves(self) -> None:
+        """Listen to shards at their new holders."""
         before, self._holders = self._holders, [self.state.holder(shard) for shard in range(self.state.table.shards)]
         moved: dict[str, list[int]] = {}
         for shard, (old, new) in enumerate(zip(before, self._holders, strict=False)):
@@ -252,25 +254,25 @@ class RingAccess:
                 moved.setdefault(old, []).append(shard)
         for old, shards in moved.items():
             self.feed.not_at(old, shards)
-            self._unheard.update(shards)
+            self._moved.update(shards)
         self._listen_to_moved()
 
     def _listen_to_moved(self) -> None:
-        """As far as their holders are reached."""
+        """Listen to moved shards whose new holders are reachable."""
         by_holder: dict[str, list[int]] = {}
-        for shard in self._unheard:
+        for shard in self._moved:
             by_holder.setdefault(self._holders[shard], []).append(shard)
         for name, shards in by_holder.items():
             node = self._nodes.get(name)
             if node is not None and node.connected:
-                self._unheard.difference_update(shards)
+                self._moved.difference_update(shards)
                 self._spawn(self._listen_at(name, node, shards))
 
     async def _listen_at(self, name: str, node: NodeCalls, shards: list[int]) -> None:
         try:
             await self.feed.listen_at(name, node.call, shards)
         except Unavailable as error:
-            self._unheard.update(shards)
+            self._moved.update(shards)
             logger.debug("a node of the ring is not listened to", extra={"node": name, "reason": str(error)})
 
     # --- tasks --------------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ class RingBackend(RingAccess):
         self._running = True
         await self._server.begin()
         self._follow()
-        self._spawn(self._compare_for_ever())
+        self._spawn(self._compare_periodically())
 
     async def stop(self) -> None:
         await self._end_links_and_tasks()
@@ -197,11 +197,11 @@ class RingBackend(RingAccess):
         self._follow()
         return self.state.news
 
-    async def _begin_to_hear(self, link: NodeLink) -> None:
+    async def _fetch_news(self, link: NodeLink) -> None:
         link.told = self.state.news
         self._hear(link.node, await link.again("news", self.state.me, link.told))
 
-    def _take_news(self, link: NodeLink, news: RingNews) -> None:
+    def _merge_news(self, link: NodeLink, news: RingNews) -> None:
         self._hear(link.node, news)
         if news != self.state.news:
             link.told = None
@@ -215,14 +215,14 @@ class RingBackend(RingAccess):
             state.apply(AddNode(secrets.token_hex(8), self._member))
         unheard = self._reach_members()
         self._settle_shards()
-        self._begin_anew_where_lost(unheard)
+        self._reset_lost_shards(unheard)
         if state.news != self._kept:
             self._keep(state.news)
             self._kept = state.news
             self._server.tell_workers(state.news)
-        self._listen_elsewhere()
+        self._follow_moves()
         self.router.changed()
-        self._tell_all()
+        self._send_news()
         if self._handing is None and state.shards_to_hand_over():
             self._handing = self._spawn(self._hand_over())
 
@@ -271,7 +271,7 @@ class RingBackend(RingAccess):
             return False
         return True
 
-    def _tell_all(self) -> None:
+    def _send_news(self) -> None:
         news = self.state.news
         for link in self._links.values():
             if link.connected and link.told != news:

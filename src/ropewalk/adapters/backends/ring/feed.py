@@ -97,7 +97,7 @@ class RingFeed:
     async def listen_prefix(self, prefix: bytes) -> None:
         """At every node: each has streams that begin with anything. Those that are not reached are told when they are."""
         self._prefixes.add(prefix)
-        await self._router.tell_all("listen_prefixes", [prefix])
+        await self._router.call_all("listen_prefixes", [prefix])
 
     def unlisten_prefix(self, prefix: bytes) -> None:
         self._prefixes.discard(prefix)
@@ -191,7 +191,7 @@ class RingFeed:
         left: int = sum((await gathered(rest)).values())
         return ended + left
 
-    async def order_again(self, call: Call, since: float) -> None:
+    async def resend_disconnects(self, call: Call, since: float) -> None:
         """To a node that was away."""
         now = time.monotonic()
         while self._orders and self._orders[0][0] < now - ORDERS_SECONDS:

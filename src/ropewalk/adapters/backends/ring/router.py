@@ -70,28 +70,35 @@ class PendingCalls:
 
 
 LOOK_SECONDS = 0.05
-"""Between two looks at a shard that is about to move and of which nothing else is heard."""
+"""Between two checks of a shard that is about to move."""
 
 T = TypeVar("T")
 
 
 class Router:
-    """`nodes` has every node that can be reached at some time, this one included, by name. `doubted` is set when a node does
-    not serve what it was asked for: what is known here of the ring may be out of date. `forwarded` counts publications."""
+    """Routes calls by stream and session.
+
+    Args:
+        nodes: all nodes by name, including this one and unreachable ones.
+
+    Attributes:
+        stale: set when a node does not hold a shard that it was asked for: the ring state here may be out of date.
+        forwarded: publications sent to other nodes.
+    """
 
     def __init__(self, state: RingState, nodes: Mapping[str, NodeCalls], patience: float = PATIENCE) -> None:
         self.state = state
         self.nodes = nodes
         self._patience = patience
         self._change: asyncio.Future[None] | None = None
-        self.doubted = asyncio.Event()
+        self.stale = asyncio.Event()
         self.forwarded = 0
 
     def shard(self, name: str) -> int:
         return locate_stream(name, self.state.table.shards)
 
     def holder(self, name: str) -> str:
-        """The node that holds a stream or a session; "" if nobody is known to."""
+        """The node that holds a stream or a session; "" if it is unknown."""
         return self.state.holder(self.shard(name))
 
     def reached(self) -> dict[str, NodeCalls]:
@@ -112,20 +119,20 @@ class Router:
         return self.call_at(self.state.holder(self.shard(name)), name, method, *arguments)
 
     async def call_at(self, holder: str, name: str, method: str, *arguments: object) -> Any:
-        """As `call`, where the holder is known already."""
+        """As `call`, if the holder is already known."""
         calls = self.nodes.get(holder)
         if calls is not None and calls.connected:
             try:
                 return await calls.call(method, *arguments)
             except Moved:
-                self.doubted.set()
+                self.stale.set()
         return await self.until_done(lambda: self._call(name, method, arguments))
 
     async def _call(self, name: str, method: str, arguments: tuple[object, ...]) -> Any:
         return await self.node_of(name).call(method, *arguments)
 
     def node_of(self, name: str) -> NodeCalls:
-        """Raises `Moved` while there is hope that somebody serves it soon, and `Unavailable` otherwise."""
+        """Raises `Moved` while a node may serve it soon, otherwise `Unavailable`."""
         holder = self.holder(name)
         calls = self.nodes.get(holder)
         if calls is None:
@@ -138,13 +145,13 @@ class Router:
         raise Moved(f"the node {holder} of the ring is not reached, which holds this")
 
     async def until_done(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Again as long as it says `Moved`, and for a bounded time."""
+        """Repeat the attempt while it raises `Moved`, for `patience` seconds."""
         deadline = time.monotonic() + self._patience
         while True:
             try:
                 return await attempt()
             except Moved as moved:
-                self.doubted.set()
+                self.stale.set()
                 if time.monotonic() > deadline:
                     raise Unavailable(str(moved)) from None
             await self._wait()
@@ -155,7 +162,7 @@ class Router:
         await asyncio.wait([self._change], timeout=LOOK_SECONDS)
 
     async def ask_all(self, method: str, *arguments: object, timeout: float | None = None) -> dict[str, Any]:
-        """What every node answers that is reached; those that fail or are late are left out. Raises `Unavailable` if all do."""
+        """The answers of all reachable nodes, without those that fail or are late. Raises `Unavailable` if all do."""
         reached = self.reached() or await self._anybody()
         asked = {node: self._ask(calls, method, arguments) for node, calls in reached.items()}
         answers, failure = await _gathered(asked, timeout)
@@ -164,7 +171,7 @@ class Router:
         return answers
 
     async def _anybody(self) -> dict[str, NodeCalls]:
-        """Nobody is reached now: a worker is without its store, and there may be no other. Raises `Unavailable`."""
+        """Wait until a node is reachable. Raises `Unavailable`."""
         deadline = time.monotonic() + self._patience
         while not (reached := self.reached()):
             if time.monotonic() > deadline:
@@ -178,8 +185,8 @@ class Router:
         except Moved:
             return await self.until_done(lambda: calls.call(method, *arguments))
 
-    async def tell_all(self, method: str, *arguments: object) -> tuple[dict[str, Any], list[str]]:
-        """What every node answers, and those that are not reached. Raises `Unavailable` where one fails that is reached."""
+    async def call_all(self, method: str, *arguments: object) -> tuple[dict[str, Any], list[str]]:
+        """The answers of all nodes, and the names of unreachable ones. Raises `Unavailable` if a reachable node fails."""
         answers = await self.ask_all(method, *arguments)
         silent = [node for node in self.nodes if node not in answers]
         if any(self.nodes[node].connected for node in silent):
@@ -188,19 +195,19 @@ class Router:
 
 
 async def gathered(asked: Mapping[str, Coroutine[Any, Any, T]]) -> dict[str, T]:
-    """What nodes answer. Those that fail are left out."""
+    """The answers of the nodes that do not fail."""
     return (await _gathered(asked, None))[0]
 
 
 async def _gathered(asked: Mapping[str, Coroutine[Any, Any, T]], timeout: float | None) -> tuple[dict[str, T], Unavailable]:
-    """What nodes answer in time, and why one of the others did not."""
+    """The answers that arrive in time, and the error of one of the others."""
     answers: dict[str, T] = {}
     failure: Unavailable = Unanswered("no node of the ring answers in time")
     tasks = {node: asyncio.ensure_future(each) for node, each in asked.items()}
     try:
         if tasks:
             await asyncio.wait(tasks.values(), timeout=timeout)
-    finally:  # also where whoever asks is cancelled: nobody else hears how these end
+    finally:  # also if the caller is cancelled: the results of all tasks are retrieved
         ended = {node: task.exception() for node, task in tasks.items() if not task.cancel() and not task.cancelled()}
     for node, error in ended.items():
         if error is None:
@@ -213,7 +220,7 @@ async def _gathered(asked: Mapping[str, Coroutine[Any, Any, T]], timeout: float 
 
 
 def grouped(names: Sequence[T], node_of: Callable[[T], NodeCalls]) -> dict[NodeCalls, list[int]]:
-    """The places of what each node is to be asked for."""
+    """The indices of the names by node."""
     places: dict[NodeCalls, list[int]] = {}
     for place, name in enumerate(names):
         places.setdefault(node_of(name), []).append(place)

@@ -107,7 +107,7 @@ class RingSessions:
 
     # --- leases -------------------------------------------------------------------------------------------------------
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """What this node has written may be lost: the next renewal has another number."""
         self._lease += 1
 

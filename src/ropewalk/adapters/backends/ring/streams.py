@@ -38,12 +38,12 @@ class RingPresence:
         return events
 
     async def detach(self, sid: str, ttl: float) -> None:
-        _, silent = await self._router.tell_all("detach", sid, ttl)
+        _, silent = await self._router.call_all("detach", sid, ttl)
         for node in silent:
             self._pending_calls.add(node, ("presence", sid), "detach", sid, ttl)
 
     async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
-        answers, silent = await self._router.tell_all("adopt", old_sid, new_sid)
+        answers, silent = await self._router.call_all("adopt", old_sid, new_sid)
         for node in silent:
             self._pending_calls.add(node, ("presence", new_sid), "adopt", old_sid, new_sid)
         return {stream: member for held in answers.values() for stream, member in held.items()}

@@ -70,17 +70,17 @@ class RingWorkerBackend(RingAccess):
         await self.link.start()
         self._running = True
         self._follow()
-        self._spawn(self._compare_for_ever())
+        self._spawn(self._compare_periodically())
 
     async def stop(self) -> None:
         await self._end_links_and_tasks()
 
-    async def _begin_to_hear(self, link: NodeLink) -> None:
+    async def _fetch_news(self, link: NodeLink) -> None:
         news = await link.again("news_but", digest(self.state.news))
         if news is not None:
-            self._take_news(link, news)
+            self._merge_news(link, news)
 
-    def _take_news(self, link: NodeLink, news: RingNews) -> None:
+    def _merge_news(self, link: NodeLink, news: RingNews) -> None:
         self._learn(link.node, news)
 
     def _learn(self, node: str, news: RingNews) -> None:
@@ -94,8 +94,8 @@ class RingWorkerBackend(RingAccess):
 
     def _follow(self) -> None:
         if self._running:
-            self._begin_anew_where_lost(self._reach_members())
-            self._listen_elsewhere()
+            self._reset_lost_shards(self._reach_members())
+            self._follow_moves()
             self.router.changed()
 
     def health(self) -> str:

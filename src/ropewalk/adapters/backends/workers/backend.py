@@ -252,7 +252,7 @@ class WorkerJournal:
         self._waiting += rows[:room]
         self._dropped += max(0, len(rows) - room)
 
-    async def say_anew(self) -> None:
+    async def resend(self) -> None:
         """To a store that may know nothing of this worker: what it has, and what it could not say."""
         await self._link.again("claim", list(self._sids))
         waiting, self._waiting = self._waiting, []
@@ -288,7 +288,7 @@ class WorkerBackend:
         await self.link.stop()
 
     async def _come_back(self) -> None:
-        await self.journal.say_anew()
+        await self.journal.resend()
         await self.feed.listen_anew()
 
     def health(self) -> str:

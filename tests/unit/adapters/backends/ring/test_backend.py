@@ -26,16 +26,16 @@ class Greetings:
     """Holds the greetings of one node: each before the news are exchanged, and again after that."""
 
     def __init__(self, node: RingNodeInProcess) -> None:
-        self._begin_to_hear, self._listen_at = node._begin_to_hear, node.feed.listen_at
+        self._fetch_news, self._listen_at = node._fetch_news, node.feed.listen_at
         self.begun = asyncio.Event()
         self.released = {name: asyncio.Event() for name in "bcd"}
         self.held: set[str] = set()
-        node._begin_to_hear = self._hold_news  # type: ignore[method-assign]
+        node._fetch_news = self._hold_news  # type: ignore[method-assign]
         node.feed.listen_at = self._hold  # type: ignore[method-assign]
 
     async def _hold_news(self, link: NodeLink) -> None:
         await self.begun.wait()
-        await self._begin_to_hear(link)
+        await self._fetch_news(link)
 
     async def _hold(self, node: str, call: Call, shards: Sequence[int] | None = None) -> None:
         self.held.add(node)
