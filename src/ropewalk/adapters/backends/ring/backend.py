@@ -58,7 +58,7 @@ class RingBackend(RingAccess):
         self._member = member
         self._kept: RingNews | None = None
         self._cleared = False
-        self._agreed_at = 0.0  # when this node last changed a table that was agreed about
+        self._agreed_at = 0.0  # when this node last changed a table that a majority agreed on
         self._handing: asyncio.Task[None] | None = None
         self._sender = server.sender = ShardSender(state, store, server.moving, self._follow)
         self._receiver = server.receiver = ShardReceiver(state, store, journal)
@@ -80,7 +80,7 @@ class RingBackend(RingAccess):
         return self._store.recover(recovered, sessions_ttl, presence_ttl)
 
     async def start(self) -> None:
-        """Returns before any other node is reached: they may wait for this one."""
+        """Returns before other nodes are reachable: they may wait for this one."""
         self._running = True
         await self._server.begin()
         self._follow()
@@ -94,7 +94,7 @@ class RingBackend(RingAccess):
             self._store.interrupted.settle(at_once=True)
 
     def accept(self) -> BusConnection:
-        """Another node has come to the port of this one."""
+        """A connection of another node."""
         return self._server.accept()
 
     def health(self) -> str:
@@ -108,13 +108,13 @@ class RingBackend(RingAccess):
         return f"{lacking}; not reached: {away}{self._why_unreached()}"
 
     def _is_about_to_agree(self) -> bool:
-        """Others have agreed until a moment ago, are reached, and only have not said yet what they think of a change."""
+        """A majority is reachable and agreed until a moment ago; its answers to a change are still missing."""
         others = len(self.state.table.members) - self.state.is_member
         reached = sum(link.connected for link in self._links.values())
         return 0.0 <= self._store.clock() - self._agreed_at < TO_AGREE and 2 * (reached + 1) > others + 1
 
     def _why_unreached(self) -> str:
-        """Each reason once, with the nodes that it is true of."""
+        """Each reason once, with its nodes."""
         nodes: dict[str, list[str]] = {}
         for link in self._unreached():
             if link.reason:
@@ -144,7 +144,7 @@ class RingBackend(RingAccess):
     def counts(self) -> dict[str, int]:
         return {**super().counts(), "ring_shards_handed_over": self._sender.handed_over}
 
-    # --- what operators ask -------------------------------------------------------------------------------------------
+    # --- operators ----------------------------------------------------------------------------------------------------
 
     def report(self, stream: str = "") -> RingReport:
         known = self.state.report({name: link.connected for name, link in self._links.items()}, stream)
@@ -185,7 +185,7 @@ class RingBackend(RingAccess):
         link = self._links.get(name)
         return name == self.state.me or (link is not None and link.connected)
 
-    # --- what nodes tell each other -----------------------------------------------------------------------------------
+    # --- ring state ---------------------------------------------------------------------------------------------------
 
     def _hear(self, sender: str, news: RingNews) -> RingNews:
         try:
@@ -207,7 +207,7 @@ class RingBackend(RingAccess):
             link.told = None
 
     def _follow(self) -> None:
-        """Do what follows from what is known of the ring now."""
+        """Act on the current ring state."""
         if not self._running:
             return
         state = self.state
@@ -242,17 +242,17 @@ class RingBackend(RingAccess):
             logger.info("shards that were lost with their node begin empty here", extra={"shards": lost})
         if self._lasting and state.has_quorum and not self._cleared:
             self._cleared = True
-            for shard in range(state.table.shards):  # a journal remembers what was handed over since
+            for shard in range(state.table.shards):  # a journal still has shards that were handed over since
                 if not state.serves(shard):
                     taken_out(self._store, shard)
 
     def _drop(self, shard: int) -> None:
-        """Nothing of it is served until it is gone."""
+        """The shard is not served until its copy here is dropped."""
         self._server.moving.add(shard)
         self._spawn(self._sender.drop(shard))
 
     async def _hand_over(self) -> None:
-        """One shard after another, until this node holds what it owns and nothing else."""
+        """Hand over one shard after another, until this node holds only the shards that it owns."""
         try:
             while waiting := self.state.shards_to_hand_over():
                 links = {shard: self._links[name] for shard, name in waiting.items() if name in self._links}

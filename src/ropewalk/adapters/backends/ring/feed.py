@@ -1,7 +1,7 @@
-"""Brings what is registered at any node of a ring to this one.
+"""The feed of a ring: messages that any node registers.
 
-Invariant: for every stream that is wanted here, the node that holds its shard is told so, at the latest when the shard moves or
-the node is reached again. After either, readers look for what they have missed.
+Invariant: this process listens to every stream with subscribers here at the node that holds its shard. After a shard moved or a
+node reconnected it listens again, and readers look for missed messages.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class RingFeed:
     def __init__(self, router: Router, own: OwnStore) -> None:
         self._router = router
         self._own = own
-        self._streams: dict[int, set[str]] = {}  # that are wanted here, by shard
+        self._streams: dict[int, set[str]] = {}  # with subscribers here, by shard
         self._prefixes: set[bytes] = set()
         self._unanswered_bytes: dict[str, int] = {}  # of runs, by node
         self._deliver: Deliver | None = None
@@ -54,7 +54,7 @@ class RingFeed:
         self._own.serve_here(None, None)
 
     def join(self, link: StoreLink) -> None:
-        """What comes over this link is for this feed."""
+        """Receive messages and disconnect requests from this link."""
         link.notes.update(deliver=self._take, runs=self._take_runs, order=self._take_order)
         link.calls.update(obey=self._carry_out, release=self._carry_out)
 
@@ -95,7 +95,7 @@ class RingFeed:
             node.note("unlisten", stream)
 
     async def listen_prefix(self, prefix: bytes) -> None:
-        """At every node: each has streams that begin with anything. Those that are not reached are told when they are."""
+        """Listen at every node: each may have streams with this prefix. Unreachable nodes are asked when they reconnect."""
         self._prefixes.add(prefix)
         await self._router.call_all("listen_prefixes", [prefix])
 
@@ -105,8 +105,8 @@ class RingFeed:
             node.note("unlisten_prefix", prefix)
 
     async def listen_at(self, node: str, call: Call, shards: Sequence[int] | None = None) -> None:
-        """Everything that is wanted of what the node holds, or of some of its shards. Those who follow streams by prefix hear
-        every node, wherever a shard is: they miss nothing when one moves."""
+        """Listen to all wanted streams that the node holds, or to those of some shards. Prefix subscribers listen at every
+        node, so they miss nothing when a shard moves."""
         holder = self._router.state.holder
         wanted = [shard for shard in self._streams if holder(shard) == node and (shards is None or shard in shards)]
         streams = [stream for shard in wanted for stream in self._streams[shard]]
@@ -115,21 +115,20 @@ class RingFeed:
         self._missed(streams)
 
     async def listen_to_prefixes(self, call: Call) -> None:
-        """At a node that is about to be reached. When this returns, it knows of all: also of those that came meanwhile, which
-        were told to the nodes that are reached already."""
-        told: set[bytes] = set()
-        while untold := self._prefixes - told:
-            await call("listen_prefixes", list(untold))
-            told |= untold
+        """Listen to all prefixes at a node that is connecting, including those that are added meanwhile."""
+        sent: set[bytes] = set()
+        while unsent := self._prefixes - sent:
+            await call("listen_prefixes", list(unsent))
+            sent |= unsent
         self.missed_by_prefixes()
 
     def missed_by_prefixes(self) -> None:
-        """Whoever follows streams by prefix cannot look for what did not come."""
+        """Prefix subscribers cannot look for missed messages, so they receive a gap."""
         if self._prefixes:
             self._missed()
 
     def not_at(self, node: str, shards: Sequence[int]) -> None:
-        """It does not hold these any more."""
+        """The node no longer holds these shards."""
         if (calls := self._router.nodes.get(node)) is not None:
             for shard in shards:
                 for stream in self._streams.get(shard, ()):
@@ -144,7 +143,7 @@ class RingFeed:
                 self._router.went_to(name, len(some))
 
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> Awaitable[None] | None:
-        """After some notes a call, as a worker does."""
+        """Unacknowledged up to a limit, then one acknowledged call, as in a worker."""
         by_node: dict[str, list[TransientRun]] = {}
         for run in runs:
             by_node.setdefault(self._router.holder(run.stream), []).append(run)
@@ -176,11 +175,11 @@ class RingFeed:
             await self._router.call(run.stream, "run", [run])
             self._router.went_to(self._router.holder(run.stream), run.count)
 
-    # --- orders -------------------------------------------------------------------------------------------------------
+    # --- disconnect requests ------------------------------------------------------------------------------------------
 
     async def disconnect(self, request: RemoteDisconnect) -> int:
-        """Every node ends its own; then what is left of them in the stores is ended. One that is not reached hears of it when
-        it is back."""
+        """Every node ends its own sessions; then the rest in the stores is ended. An unreachable node receives the request when
+        it reconnects."""
         now = time.monotonic()
         self._orders.append((now, request))
         before = await self._router.ask_all("identity", request.identifier)
@@ -192,7 +191,7 @@ class RingFeed:
         return ended + left
 
     async def resend_disconnects(self, call: Call, since: float) -> None:
-        """To a node that was away."""
+        """Send the requests that a node missed while it was unreachable."""
         now = time.monotonic()
         while self._orders and self._orders[0][0] < now - ORDERS_SECONDS:
             self._orders.popleft()

@@ -1,16 +1,16 @@
-"""How a shard passes from the node that holds it to the one that owns it by the table.
+"""Hands a shard over from its holder to its owner in the table.
 
-Invariant: at any time one node at the most serves a shard. The order is what matters:
+Invariant: at most one node serves a shard at any time. The steps:
 
-1. The holder serves it no more (`moving`), takes it out of its store, and sends it in pieces. The receiver keeps them apart.
-2. The receiver has all of it, and in its journal if it has one, and says so.
-3. The holder decides: it writes down that the receiver holds the shard from now on, and tells everybody.
-4. The receiver hears of that, from the holder or from whoever else knows, and serves it.
+1. The holder stops serving the shard (`moving`), takes it out of its store, and sends it in pieces. The receiver stages them.
+2. The receiver has all pieces, writes them to its journal if it has one, and confirms.
+3. The holder decides: it records the receiver as the new holder, and sends this to all nodes.
+4. The receiver learns the decision from the holder or another node, and serves the shard.
 
-Whatever breaks before 3 leaves the shard with the holder, which puts it back and serves it again; the next attempt begins at
-1, and the receiver forgets what it got before. Whatever breaks after 3 leaves it with the receiver. A holder that dies before 3
-has the shard in its journal, or it is lost with it; one that dies after 3 has it no more. In between nobody serves it, and
-whoever asks waits for a while.
+A failure before step 3 leaves the shard with the holder: it puts the shard back and serves it. The next attempt begins with
+step 1, and the receiver discards the earlier pieces. A failure after step 3 leaves the shard with the receiver. If the holder
+dies before step 3, the shard is in its journal, or lost with the holder. Between steps 1 and 4 no node serves the shard, and
+calls wait for a while.
 """
 
 import logging
@@ -32,12 +32,19 @@ from ropewalk.ports import Journal
 logger = logging.getLogger("ropewalk.ring")
 
 EXPECTED_SECONDS = 10.0
-"""For how long after its last piece a shard counts as on its way. Its holder may have died."""
+"""How long after its last piece a transfer counts as active. Its holder may have died."""
 
 
 class ShardSender:
-    """`moving`: shards that are not served while they are in it. `decided` is called in the very step of a decision, and when
-    something is gone. `handed_over` counts shards."""
+    """Sends shards to other nodes.
+
+    Args:
+        moving: shards that are not served now.
+        decided: called in the step of a decision, and after a shard was dropped.
+
+    Attributes:
+        handed_over: number of shards.
+    """
 
     def __init__(self, state: RingState, store: SharedStore, moving: set[int], decided: Callable[[], None]) -> None:
         self._state = state
@@ -48,11 +55,11 @@ class ShardSender:
         self.handed_over = 0
 
     def has(self, names: Collection[str]) -> bool:
-        """Whether what is on its way has something of one of these sids or identities."""
+        """Whether the current transfer has a session of one of these sids or identities."""
         return self._away is not None and self._away.has(names)
 
     async def hand_over(self, shard: int, target: str, node: NodeCalls) -> None:
-        """Raises `Unavailable`, and then this node holds it as before."""
+        """Raises `Unavailable`; then this node still holds the shard."""
         self._moving.add(shard)
         try:
             content = await take_out(self._store, shard)
@@ -73,7 +80,7 @@ class ShardSender:
         logger.info("handed a shard over", extra={"shard": shard, "node": target})
 
     async def drop(self, shard: int) -> None:
-        """What is here of a shard that another node holds; it is `moving` until then."""
+        """Drop the local copy of a shard that another node holds. It is `moving` until then."""
         try:
             await take_out(self._store, shard)
         finally:
@@ -89,7 +96,7 @@ class ShardSender:
 
 
 class ShardReceiver:
-    """Keeps what comes until it may be served."""
+    """Stages received shards until they may be served."""
 
     def __init__(self, state: RingState, store: SharedStore, journal: Journal | None) -> None:
         self._state = state
@@ -98,19 +105,19 @@ class ShardReceiver:
         self._coming: dict[int, _Transfer] = {}
 
     def has(self, names: Collection[str]) -> bool:
-        """Whether what has come, and may be served any moment, has something of one of these sids or identities."""
+        """Whether a staged shard has a session of one of these sids or identities."""
         recent = time.monotonic() - EXPECTED_SECONDS
         return any(transfer.touched > recent and transfer.has(names) for transfer in self._coming.values())
 
     async def receive(self, shard: int, transfer: str, number: int, piece: bytes) -> None:
-        """The next piece; the first one of a transfer is the end of all transfers of the shard before it."""
+        """The next piece. The first piece of a transfer ends earlier transfers of the shard."""
         if number == 0:
             self._state.mark_arriving(shard)
             self._coming[shard] = _Transfer(transfer, ShardContent(shard))
         self._expected(shard, transfer, number).add(piece)
 
     async def received(self, shard: int, transfer: str, count: int, possession: Possession) -> None:
-        """That was all of it. Returns when nothing but the holder's decision is missing."""
+        """The last piece was sent. Returns when only the holder's decision is missing."""
         coming = self._expected(shard, transfer, count)
         if self._journal is not None and (rows := coming.content.rows()):
             await self._journal.write(rows)
@@ -118,7 +125,7 @@ class ShardReceiver:
         self._state.mark_arrived(shard, possession)
 
     def serve(self, moving: Collection[int]) -> None:
-        """What was given to this node and has come whole, unless something older of it is being dropped."""
+        """Serve shards that were given to this node and are complete, unless an older copy is being dropped."""
         for shard in self._state.shards_to_serve():
             if shard in moving:
                 continue
@@ -134,7 +141,7 @@ class ShardReceiver:
 
 
 class _Transfer:
-    """Of one shard: what is on its way, and how many pieces of it."""
+    """The transfer of one shard, and the number of its pieces so far."""
 
     def __init__(self, id: str, content: ShardContent) -> None:
         self.id = id

@@ -1,7 +1,7 @@
-"""A node's store as the nodes of its ring reach it, this one included.
+"""The store of a node, for all nodes of its ring including this one.
 
-Invariant: what is about a shard that this node does not serve, or that is just moving, is refused as `Moved`, and then nothing
-has happened. What a node listens to is sent to it as long as it is registered here, whoever holds the shard later.
+Invariant: a call for a shard that this node does not serve, or that is moving, is refused with `Moved` and has no effect. A
+node receives the messages that are registered here on the streams it listens to, even if another node holds the shard later.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ logger = logging.getLogger("ropewalk.ring")
 
 _OF_ONE_NAME = ("replay", "since", "tip", "partition_key", "page", "join", "leave", "members", "save")
 _OF_ALL = ("detach", "adopt", "revoke", "revoke_own", "identity")
-"""Calls that are made to all nodes, and by which a shard must be found wherever it is."""
+"""Calls to all nodes. They must find a shard wherever it is."""
 
 
 def process_name(node: str, run: str) -> str:
-    """Of a process that is the node: of no other before or after it."""
+    """A name for one run of the node."""
     return f"{node}~{run}"
 
 
@@ -44,10 +44,18 @@ def node_of(process: str) -> str:
 
 
 class NodeServer(StoreServer):
-    """`run` tells this process from all others that are or were this node; `name` has both. `hear` takes what another node
-    tells of the ring and returns what is known here; it is to be set, and so are `sender` and `receiver`. `waits_for`: why
-    this node begins nothing, "" if it does. `moving`: shards that are being handed over. `active_disconnects`: those that this
-    process carries out for a process of the ring."""
+    """The backend sets `hear`, `waits_for`, `sender` and `receiver`.
+
+    Args:
+        run: identifies this run of the node.
+
+    Attributes:
+        name: of the node, with its run.
+        moving: shards that are being handed over.
+        active_disconnects: disconnect requests that this process handles.
+        hear: merges the ring state of another node, and returns the ring state of this one.
+        waits_for: why this node does not begin shards; "" if it does.
+    """
 
     def __init__(self, state: RingState, run: str, journal: Journal | None = None) -> None:
         super().__init__(journal)
@@ -75,17 +83,17 @@ class NodeServer(StoreServer):
         await self._store.start()
 
     async def start(self, path: str) -> None:
-        """Of a node with workers, after `begin`: from now on they may come."""
+        """For a node with workers, after `begin`: accept workers."""
         await self._listen_for_workers(path)
 
     def accept(self) -> BusConnection:
-        """A process of another node comes."""
+        """A connection of another node."""
         connection = self._accept()
         self._workers[connection].near = False
         return connection
 
     async def _hello(self, worker: BusWorker, name: str) -> bool:
-        """Raises `NameTaken`. Of a process that has died this is known at once, of a machine that has after a few seconds."""
+        """Raises `NameTaken`. A name is free again at once after its process died, and some seconds after its machine did."""
         node = node_of(name)
         if any(other != name and node_of(other) == node for other in (*self._by_name, self.name)):
             raise NameTaken(f"another process is the node {node} of this ring, and lives: each needs a --ring_node of its own")
@@ -189,7 +197,7 @@ class NodeServer(StoreServer):
         return await answer(name, *arguments)
 
     async def _of_all(self, answer: Answer, *arguments: Any) -> object:
-        """All of them begin with sids or an identity."""
+        """The first arguments are sids or an identity."""
         names = [argument for argument in arguments if isinstance(argument, str)]
         if self.sender.has(names) or self.receiver.has(names):
             raise Moved("a shard that has something of this is moving between nodes of the ring")
@@ -216,7 +224,7 @@ class NodeServer(StoreServer):
         return await answer(sessions)
 
     async def _write_passing(self, answer: Answer, sessions: Sequence[SessionWrite]) -> object:
-        """Sessions that were taken here and do not belong here any more."""
+        """Sessions that were taken here and belong to another node now."""
         for each in sessions:
             self._not_moving(each.sid)
         return await answer(sessions)
@@ -237,19 +245,19 @@ class NodeServer(StoreServer):
         return self.hear(sender, news)
 
     async def _news_but(self, known: str) -> RingNews | None:
-        """What is known here of the ring, unless it has this digest."""
+        """The ring state, unless it has this digest."""
         news = self._state.news
         return None if digest(news) == known else news
 
     def _not_moving(self, sid: str) -> None:
-        """A session that is not here may be asked for: a node that does not find one asks all."""
+        """The session need not be here: a node that does not find a session asks all nodes."""
         assert self._store is not None
         home = self._store.sessions.home(self._store.sessions.current(sid))
         if home is not None and locate_stream(home, self._state.table.shards) in self.moving:
             raise Moved("the shard is moving to another node of the ring")
 
     async def _disconnect(self, order: RemoteDisconnect) -> int:
-        """All processes of this node end their own."""
+        """Every process of this node ends its own sessions."""
         self._orders.append((time.monotonic(), order))
         ended = await self._ask_all(self._own_workers(), "obey", order, OBEY_SECONDS / 2)
         if self._obey is None:
@@ -261,19 +269,19 @@ class NodeServer(StoreServer):
         return [worker for worker in self._by_name.values() if worker.near]
 
     def _order_again(self, worker: BusWorker, since: float) -> None:
-        """Processes of other nodes hear it from their own."""
+        """Processes of other nodes receive it from their own store."""
         if worker.near:
             super()._order_again(worker, since)
 
     def tell_workers(self, news: RingNews) -> None:
-        """What this node knows of the ring."""
+        """Send the ring state to the workers."""
         if workers := self._own_workers():
             told = frame(NOTE, 0, "told", (news,))
             for worker in workers:
                 worker.connection.send(told)
 
     async def _revoke_own(self, worker: BusWorker, ids: str, reconnect: bool) -> wire.EndedSessions:
-        """Without those that live on other nodes: each is told of the order, and it alone knows what is under way for its
-        sessions."""
+        """Only sessions that live on no other node: each node receives the request, and it alone knows which of its sessions
+        are in transit."""
         assert self._store is not None
         return self._store.sessions.revoke(ids, reconnect, without={*self._by_name, self.name} - {worker.name})

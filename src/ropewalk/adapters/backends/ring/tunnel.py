@@ -1,9 +1,9 @@
 """The bus between two nodes of a ring, over a connection to the ordinary port of one of them: bytes of the bus in frames of
 Broky.
 
-Invariant: what one side writes arrives in the same order, or the connection ends. A side that hears nothing for
-`SILENT_SECONDS` ends it: of a machine that is gone nobody else would tell. Nothing of the bus is sent or read before both ends
-have proved the key of the ring (`core.node_proofs`).
+Invariant: bytes arrive in order, or the connection ends. A side that receives nothing for `SILENT_SECONDS` closes the
+connection, because a dead machine does not. Bus traffic begins after both ends have proved the key of the ring
+(`core.node_proofs`).
 """
 
 import asyncio
@@ -30,13 +30,13 @@ MAX_GREETING_BYTES = 16 * 1024
 """Size of a frame from a node that has not proved the key yet."""
 
 _NO_NODE = (frames.Reason.UNAUTHORIZED, frames.Reason.FORBIDDEN, frames.Reason.NOT_READY)
-"""Why one is refused that is taken for a client."""
+"""Reasons of a port that takes the node for a client."""
 
 _PING, _PONG = encode(frames.Ping()), encode(frames.Pong())
 
 
 class TunnelTransport:
-    """What a `BusConnection` needs of a transport. What one tick brings is one frame."""
+    """The transport of a `BusConnection`. The writes of one tick become one frame."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -59,14 +59,14 @@ class TunnelTransport:
         data = b"".join(self._unsent)
         self._unsent.clear()
         self._unsent_bytes = 0
-        if self._transport.is_closing():  # it ended in this very tick; uvloop does not bear a write after that
+        if self._transport.is_closing():  # closed in this tick; uvloop raises on a later write
             return
         for begin in range(0, len(data), PIECE):
             self._transport.write(encode(frames.Peer(data[begin : begin + PIECE])))
 
 
 class Tunnel(asyncio.Protocol):
-    """One end of it. `bus` is told of everything that happens, as if the connection were its own."""
+    """One end of the tunnel. `bus` receives all events of the connection."""
 
     def __init__(self, bus: BusConnection) -> None:
         self._bus = bus
@@ -117,7 +117,7 @@ class Tunnel(asyncio.Protocol):
 
     def _beat(self) -> None:
         now = self._loop.time()
-        stood_still = now - self._due > BEAT_SECONDS  # this process itself: what came meanwhile is not read yet
+        stood_still = now - self._due > BEAT_SECONDS  # this process was suspended: input is not read yet
         if now - self._heard > SILENT_SECONDS and not stood_still:
             logger.warning("a node of the ring says nothing any more; closing the connection")
             self._transport.abort()
