@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ropewalk.adapters.backends.ring.backend import TO_AGREE, RingBackend
-from ropewalk.adapters.backends.ring.router import PendingCall
+from ropewalk.adapters.backends.ring.router import UnsentCall
 from ropewalk.core.ring import locate_shard
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, Replay, split_at_gaps
@@ -637,14 +637,14 @@ async def test_shard_that_moves_to_a_node_being_connected_is_listened_to(ring: R
     heard = await Heard().start(a)
     for stream in STREAMS:
         await a.feed.listen(stream)
-    ready, flush = asyncio.Event(), a._pending_calls.flush
+    ready, flush = asyncio.Event(), a._unsent_calls.flush
 
-    async def late(node: str, send: Any) -> list[PendingCall]:
+    async def late(node: str, send: Any) -> list[UnsentCall]:
         if node == "d":
             await ready.wait()
         return await flush(node, send)
 
-    a._pending_calls.flush = late  # type: ignore[method-assign]
+    a._unsent_calls.flush = late  # type: ignore[method-assign]
     await ring.start("d")
     d = ring.nodes["d"]
     await ring.until(lambda: len(held_by(d)) >= 2)  # from the others
@@ -663,7 +663,7 @@ async def test_pending_call_goes_to_the_new_holder_of_its_shard(ring: RingInProc
     sid = next(f"sid{number}" for number in range(1000) if a.router.holder(f"sid{number}") == "c")
     repair = cut(a, "b")
     await ring.until(lambda: not a._links["b"].connected)
-    a._pending_calls.add("b", ("write", sid), "write", [SessionWrite(sid, SNAPSHOT, 1, 60.0, live=False, began=clock())])
+    a._unsent_calls.add("b", ("write", sid), "write", [SessionWrite(sid, SNAPSHOT, 1, 60.0, live=False, began=clock())])
     repair()
     async with asyncio.timeout(SECONDS):
         while await ring.nodes["c"].sessions.peek(sid) != SNAPSHOT:

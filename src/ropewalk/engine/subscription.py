@@ -68,7 +68,7 @@ class Subscription:
         self._set(self.granted.streams.index(answer.stream), with_sent(before, pieces))
         unsure = any(message.offset <= before.horizon for piece in pieces for message in piece.messages)
         forgotten = Gap(answer.stream, GapReason.DROPPED, answer.epoch, before.horizon + 1, answer.tip)
-        return [*([forgotten] if unsure else []), *(_pending_calls(before, piece) for piece in pieces)]
+        return [*([forgotten] if unsure else []), *(_undelivered(before, piece) for piece in pieces)]
 
     def skip(self, stream: str, after: Position, upto: Position) -> None:
         """Live messages above `after`, up to and with `upto`, were dropped."""
@@ -90,7 +90,7 @@ def with_sent(before: Delivered, pieces: Iterable[Replay | Gap]) -> Delivered:
     return before
 
 
-def _pending_calls(before: Delivered, piece: Replay | Gap) -> Replay | Gap:
+def _undelivered(before: Delivered, piece: Replay | Gap) -> Replay | Gap:
     messages = tuple(message for message in piece.messages if before.is_missing(message.offset))
     if isinstance(piece, Gap) and piece.reason is GapReason.PARTIAL and piece.oldest >= before.live_from:
         # A bounded answer that reaches up to what is live is all there is.

@@ -12,7 +12,7 @@ from typing import Any
 
 from ropewalk.adapters.backends.ring.feed import RingFeed
 from ropewalk.adapters.backends.ring.links import NodeCalls, NodeDialler, NodeLink, OwnStore
-from ropewalk.adapters.backends.ring.router import PendingCall, PendingCalls, Router
+from ropewalk.adapters.backends.ring.router import Router, UnsentCall, UnsentCalls
 from ropewalk.adapters.backends.ring.sessions import RingSessions
 from ropewalk.adapters.backends.ring.streams import RingPresence, RingStreams
 from ropewalk.adapters.backends.workers.backend import MAX_ROWS
@@ -101,7 +101,7 @@ class RingAccess:
         self._dialler = dialler
         self._links: dict[str, NodeLink] = {}
         self._nodes: dict[str, NodeCalls] = {state.me: own}
-        self._pending_calls = PendingCalls()
+        self._unsent_calls = UnsentCalls()
         self._tasks: set[asyncio.Task[None]] = set()
         self._journal: RingJournal | None = None
         self._running = False
@@ -110,8 +110,8 @@ class RingAccess:
         self._moved: set[int] = set()  # shards that have moved; this process does not listen to their new holders yet
         self.router = Router(state, self._nodes)
         self.streams = RingStreams(self.router)
-        self.sessions = self.leases = RingSessions(self.router, state.me, clock, self._pending_calls, own)
-        self.presence = RingPresence(self.router, self._pending_calls)
+        self.sessions = self.leases = RingSessions(self.router, state.me, clock, self._unsent_calls, own)
+        self.presence = RingPresence(self.router, self._unsent_calls)
         self.feed = RingFeed(self.router, own)
 
     async def _end_links_and_tasks(self) -> None:
@@ -161,14 +161,14 @@ class RingAccess:
         if self._journal is not None:
             await self._journal.resend(link.node, link.again, link.note_again)
         await self.feed.listen_at(link.node, link.again)
-        for call in await self._pending_calls.flush(link.node, link.again):
+        for call in await self._unsent_calls.flush(link.node, link.again):
             self._spawn(self._reroute(call))
         if link.away_since is not None:
             await self.feed.resend_disconnects(link.again, link.away_since)
         await self.feed.listen_to_prefixes(link.again)  # the last step, so that no prefix is added before the link is used
 
-    async def _reroute(self, call: PendingCall) -> None:
-        """Send a pending call to the new holder of its shard. Not needed if the shard was lost."""
+    async def _reroute(self, call: UnsentCall) -> None:
+        """Send an unsent call to the new holder of its shard. Not needed if the shard was lost."""
         with suppress(Unavailable):
             await self.router.call(call.name, call.method, *call.arguments)
 
@@ -219,7 +219,7 @@ class RingAccess:
             unheard |= not self._links[name].connected
             del self._nodes[name]
             self.state.peer_disconnected(name)
-            self._pending_calls.forget(name)
+            self._unsent_calls.forget(name)
             if self._journal is not None:
                 self._journal.forget(name)
             self._spawn(self._links.pop(name).stop())

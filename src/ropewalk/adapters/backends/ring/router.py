@@ -18,10 +18,10 @@ from ropewalk.model.errors import Moved, Unanswered, Unavailable
 
 MAX_PENDING_CALLS = 100_000
 
-Send = Callable[..., Awaitable[object]]
+SendCall = Callable[..., Awaitable[object]]
 
 
-class PendingCall(Struct, frozen=True):
+class UnsentCall(Struct, frozen=True):
     """`name` is the sid of the session."""
 
     name: str
@@ -29,7 +29,7 @@ class PendingCall(Struct, frozen=True):
     arguments: tuple[object, ...]
 
 
-class PendingCalls:
+class UnsentCalls:
     """Calls for unreachable nodes, sent when they are reached: the latest one of each session.
 
     Above the limit the oldest calls are dropped. The end of this node's lease there has the same effect.
@@ -49,16 +49,16 @@ class PendingCalls:
     def discard(self, node: str, key: tuple[object, ...]) -> None:
         self._calls.get(node, {}).pop(key, None)
 
-    async def flush(self, node: str, send: Send) -> list[PendingCall]:
+    async def flush(self, node: str, send: SendCall) -> list[UnsentCall]:
         """Send all calls. Returns those for shards that another node holds now. Raises `Unavailable`; then the rest is kept."""
-        moved: list[PendingCall] = []
+        moved: list[UnsentCall] = []
         while calls := self._calls.get(node):
             key = next(iter(calls))
             method, arguments = calls[key]
             try:
                 await send(method, *arguments)
             except Moved:
-                moved.append(PendingCall(str(key[-1]), method, arguments))
+                moved.append(UnsentCall(str(key[-1]), method, arguments))
             if calls.get(key) == (method, arguments):
                 del calls[key]
         self._calls.pop(node, None)

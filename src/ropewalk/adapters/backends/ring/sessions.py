@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.ring.links import NodeCalls, OwnStore
-from ropewalk.adapters.backends.ring.router import PendingCalls, Router, gathered
+from ropewalk.adapters.backends.ring.router import Router, UnsentCalls, gathered
 from ropewalk.adapters.backends.workers.backend import ENDED_AT_ONCE
 from ropewalk.model.errors import Moved, Unavailable
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
@@ -43,11 +43,11 @@ class RingSessions:
 
     same_host = True
 
-    def __init__(self, router: Router, me: str, clock: Clock, owed: PendingCalls, own: OwnStore) -> None:
+    def __init__(self, router: Router, me: str, clock: Clock, owed: UnsentCalls, own: OwnStore) -> None:
         self._router = router
         self._me = me
         self._clock = clock
-        self._pending_calls = owed
+        self._unsent_calls = owed
         self._own = own
         self._passing: dict[str, _Passing] = {}
         self._leases: dict[str, int] = {}  # by node
@@ -139,7 +139,7 @@ class RingSessions:
         try:
             if calls is not None and calls.connected:
                 for write in sessions:
-                    self._pending_calls.discard(node, ("write", write.sid))
+                    self._unsent_calls.discard(node, ("write", write.sid))
                 taken: list[SessionTaken] = await calls.call("write", sessions)
                 return taken
         except Moved:
@@ -148,7 +148,7 @@ class RingSessions:
             if calls is not None and calls.connected:
                 raise  # whoever has written writes it again
         for write in sessions:
-            self._pending_calls.add(node, ("write", write.sid), "write", [write])
+            self._unsent_calls.add(node, ("write", write.sid), "write", [write])
         return []
 
     async def _write_moved(self, sessions: list[SessionWrite]) -> list[SessionTaken]:
@@ -185,4 +185,4 @@ class RingSessions:
                 return
         except Unavailable:
             pass
-        self._pending_calls.add(node, ("forget", sid), "forget", [sid])
+        self._unsent_calls.add(node, ("forget", sid), "forget", [sid])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.ring.links import NodeCalls
-from ropewalk.adapters.backends.ring.router import PendingCalls, Router, grouped
+from ropewalk.adapters.backends.ring.router import Router, UnsentCalls, grouped
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.core.ring import parse_partition
 from ropewalk.model.errors import PartitionChanged, Unanswered, Unavailable
@@ -25,9 +25,9 @@ class RingPresence:
     Invariant: nodes that are not reached when a sid leaves, or is replaced, are told later.
     """
 
-    def __init__(self, router: Router, owed: PendingCalls) -> None:
+    def __init__(self, router: Router, owed: UnsentCalls) -> None:
         self._router = router
-        self._pending_calls = owed
+        self._unsent_calls = owed
 
     async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
         events: list[PresenceEvent] = await self._router.call(stream, "join", stream, sid, member)
@@ -40,12 +40,12 @@ class RingPresence:
     async def detach(self, sid: str, ttl: float) -> None:
         _, silent = await self._router.call_all("detach", sid, ttl)
         for node in silent:
-            self._pending_calls.add(node, ("presence", sid), "detach", sid, ttl)
+            self._unsent_calls.add(node, ("presence", sid), "detach", sid, ttl)
 
     async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
         answers, silent = await self._router.call_all("adopt", old_sid, new_sid)
         for node in silent:
-            self._pending_calls.add(node, ("presence", new_sid), "adopt", old_sid, new_sid)
+            self._unsent_calls.add(node, ("presence", new_sid), "adopt", old_sid, new_sid)
         return {stream: member for held in answers.values() for stream, member in held.items()}
 
     async def expire(self) -> list[PresenceEvent]:
