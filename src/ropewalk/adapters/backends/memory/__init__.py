@@ -37,10 +37,10 @@ class MemoryPresence:
         self._stats = stats
 
     async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
-        return self._told(self._roster.join(stream, sid, member))
+        return self._publish_events(self._roster.join(stream, sid, member))
 
     async def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
-        return self._told(self._roster.leave(stream, sid))
+        return self._publish_events(self._roster.leave(stream, sid))
 
     async def detach(self, sid: str, ttl: float) -> None:
         self._roster.detach(sid, self._clock() + ttl)
@@ -49,12 +49,12 @@ class MemoryPresence:
         return self._roster.adopt(old_sid, new_sid)
 
     async def expire(self) -> list[PresenceEvent]:
-        return self._told(self._roster.expire(self._clock()))
+        return self._publish_events(self._roster.expire(self._clock()))
 
     async def page(self, stream: str, after: str, limit: int) -> PresencePage:
         return self._roster.page(stream, after, limit)
 
-    def _told(self, events: list[PresenceEvent]) -> list[PresenceEvent]:
+    def _publish_events(self, events: list[PresenceEvent]) -> list[PresenceEvent]:
         if events:
             now = self._clock()
             self._feed.publish([build_transient(presence_publication(event), now) for event in events])

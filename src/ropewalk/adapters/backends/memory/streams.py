@@ -34,7 +34,7 @@ class Commit(Protocol):
 
 class StreamTable:
     """The streams by name. One that is idle for longer than `StoreLimits.idle_ttl` is forgotten: its next publication begins a
-    new epoch, and clients with old positions are told so."""
+    new epoch, and clients with old positions get a gap."""
 
     def __init__(self, rulebook: Rulebook, limits: StoreLimits, new_epoch: Callable[[], str]) -> None:
         self._rulebook = rulebook

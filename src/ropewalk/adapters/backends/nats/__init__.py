@@ -50,10 +50,10 @@ class NatsOrders:
         node: this one, which has carried out its own.
     """
 
-    def __init__(self, table: Table, node: str, tell: Callable[[RemoteDisconnect], None]) -> None:
+    def __init__(self, table: Table, node: str, disconnect: Callable[[RemoteDisconnect], None]) -> None:
         self._table = table
         self._node = node
-        self._tell = tell
+        self._disconnect = disconnect
 
     async def keep(self, order: RemoteDisconnect) -> None:
         data = msgspec.msgpack.encode(KeptOrder(self._node, order))
@@ -62,7 +62,7 @@ class NatsOrders:
     def apply(self, applied: Applied) -> None:
         order = msgspec.msgpack.decode(applied.data, type=KeptOrder)
         if applied.fresh and order.node != self._node:
-            self._tell(order.order)
+            self._disconnect(order.order)
 
 
 logger = logging.getLogger("ropewalk.nats")

@@ -134,10 +134,10 @@ _decode = msgspec.msgpack.Decoder(ShardTip).decode
 
 
 class PeerShardTips:
-    """Nodes tell each other the ends of shards that they have seen, so that no position is used twice.
+    """Nodes exchange the ends of shards that they have seen, so that no position is used twice.
 
     Invariant: they are asked whenever NATS may have lost something, before the next publication is registered. A node that is
-    cut off for longer than `GRACE_SECONDS` at that moment is heard too late: positions that only it knew may be used again.
+    cut off for longer than `GRACE_SECONDS` at that moment answers too late: positions that only it knew may be used again.
     """
 
     def __init__(self, link: NatsLink, node: str, leases: NatsLeases) -> None:

@@ -28,7 +28,7 @@ class SessionRecord(Struct, frozen=True):
 
 
 class Gone(Struct, frozen=True, tag=True):
-    """`ended_by`: the node that removed it; "" where it was taken by somebody. `order`: what its node is told."""
+    """`ended_by`: the node that removed it; "" if another session took it over. `order`: the request to its node."""
 
     order: SessionTaken
     until: float
