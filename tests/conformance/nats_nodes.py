@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -114,10 +115,17 @@ async def published(backend: NatsBackend, stream: str, payload: bytes, uid: str 
 
 
 async def history(backend: NatsBackend, stream: str) -> list[bytes]:
-    answer = await until(lambda: backend.streams.replay(stream, Position("", 0)), Unavailable)
-    assert isinstance(answer, Replay)
-    assert [message.offset for message in answer.messages] == list(range(1, len(answer.messages) + 1))
-    return [message.payload for message in answer.messages]
+    """All payloads up to the tip. One answer of a store is bounded."""
+    messages: list[Registered] = []
+    position, tip = Position("", 0), None
+    while tip is None or position.offset < tip:
+        answer = await until(partial(backend.streams.replay, stream, position), Unavailable)
+        assert isinstance(answer, Replay)
+        messages += answer.messages
+        assert answer.messages or answer.tip == len(messages)
+        position, tip = Position(answer.epoch, len(messages)), answer.tip
+    assert [message.offset for message in messages] == list(range(1, len(messages) + 1))
+    return [message.payload for message in messages]
 
 
 async def unhealthy(backend: NatsBackend) -> str:
