@@ -31,10 +31,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_FailureNames(config))
     everything = config.option.tier == "all"
     hypothesis.settings.load_profile("all" if everything else "fast")
     if everything and config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(secrets.randbelow(2**32))  # xdist passes it on to its processes
+
+
+class _FailureNames:
+    """Names a failed case at once: its report comes at the end of the run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.write_line(f"\n{report.when} failed: {report.nodeid}", red=True)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

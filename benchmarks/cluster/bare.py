@@ -116,7 +116,8 @@ class BareNats:
 
         callback: Any = receive
         await self._subscriber.subscribe(f"bare.out.{stream}", cb=callback)
-        await self._subscriber.flush()
+        for _ in range(2):  # the first ping may overtake the subscription
+            await self._subscriber.flush()
 
     async def close(self) -> None:
         await self._publisher.close()

@@ -13,6 +13,7 @@ from nats.aio.client import Client
 CONNECT_SECONDS = 2
 RECONNECT_SECONDS = 0.25
 PING_SECONDS = 1
+FLUSH_SECONDS = 10
 MAX_UNANSWERED_PINGS = 2
 
 
@@ -30,7 +31,8 @@ class NatsAddress:
 
 
 class LastingClient(Client):
-    """The client of NATS, which otherwise sends messages that are too large and stops reconnecting after some errors.
+    """The client of NATS, which otherwise sends messages that are too large, stops reconnecting after some errors, and returns
+    from `flush` too early.
 
     Args:
         secure: require TLS.
@@ -45,6 +47,15 @@ class LastingClient(Client):
         if headers is not None and len(payload) + header_bytes(headers) > self.max_payload:
             raise errors.MaxPayloadError
         await super().publish(subject, payload, reply, headers)
+
+    async def flush(self, timeout: int = FLUSH_SECONDS) -> None:
+        """Returns when the server has processed all earlier commands. Raises TimeoutError.
+
+        The client of NATS writes its ping at once, ahead of commands that wait to be written. The answer to the first ping only
+        proves that they are written now.
+        """
+        await super().flush(timeout)
+        await super().flush(timeout)
 
     async def _process_err(self, err_msg: str) -> None:
         """Handles an error of the server that closes the connection. The client of NATS would not reconnect."""

@@ -40,3 +40,24 @@ async def test_reconnect_without_a_valid_answer_closes_the_connection(answer: by
         async with asyncio.timeout(60):
             assert [await closed.get() for _ in range(3)] == [2, 3, 4]
         await client.close()
+
+
+async def test_subscription_has_reached_the_server_after_a_flush() -> None:
+    """A ping of the client overtakes commands that it has not written yet."""
+    commands: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(INFO)
+        while command := await reader.readline():
+            if command == b"PING\r\n":
+                writer.write(b"PONG\r\n")
+            commands.append(command.split()[0])
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        client = await open_nats(NatsAddress((f"nats://127.0.0.1:{port}",)), "one")
+        await client.subscribe("a")
+        await client.flush()
+        assert b"PING" in commands[commands.index(b"SUB") :]
+        await client.close()
