@@ -215,7 +215,7 @@ async def write(node: RedisBackend, sid: str, version: int, live: bool = True) -
 
 
 async def members(node: RedisBackend) -> list[str]:
-    return [member.id for member in (await node.presence.page("s", "", 10)).members]
+    return [member.id for member in (await node.presence.members("s", "", 10)).members]
 
 
 async def test_pending_disconnects_of_a_node_survive_a_restart_of_redis(redis: RedisServer) -> None:

@@ -74,7 +74,7 @@ async def test_restarted_server_keeps_all_data(server: NatsServer) -> None:
         after = await published(one, "a", b"2")
         assert at(after) == Position(first.epoch, first.offset + 1)
         await until(lambda: heard.has(b"1", b"2"))
-        page = await until(lambda: two.presence.page("a", "", 10), Unavailable)
+        page = await until(lambda: two.presence.members("a", "", 10), Unavailable)
         assert [member.id for member in page.members] == ["bo"]
         assert await until(lambda: healthy(one))
 
@@ -259,7 +259,7 @@ async def test_sessions_and_members_whose_end_was_lost_expire_after_the_node_has
         await until(lambda: one.presence.join("a", sid, Member(member)), Unavailable)
 
     async def members() -> list[str]:
-        return [member.id for member in (await until(lambda: two.presence.page("a", "", 10), Unavailable)).members]
+        return [member.id for member in (await until(lambda: two.presence.members("a", "", 10), Unavailable)).members]
 
     async with running(one, two):
         before = await one.leases.renew(6.0, ())
@@ -303,7 +303,7 @@ async def test_node_that_reconnects_late_notices_lost_records(server: NatsServer
         server.start()
         for number in range(5):
             await until(lambda number=number: late.presence.join("a", f"sid {number}", Member(f"lost {number}")), Unavailable)  # type: ignore[misc]
-        assert (await one.presence.page("a", "", 10)).total == 5
+        assert (await one.presence.members("a", "", 10)).total == 5
         ask, reconnects = late.link.api, asyncio.Event()
 
         async def ask_late(subject: str, question: object = None) -> Any:
@@ -323,7 +323,7 @@ async def test_node_that_reconnects_late_notices_lost_records(server: NatsServer
 
 
 async def _has_total(node: NatsBackend, total: int) -> None:
-    assert (await node.presence.page("a", "", 20)).total == total
+    assert (await node.presence.members("a", "", 20)).total == total
 
 
 async def test_node_started_before_nats_serves_once_nats_is_up(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ async def test_any_string_is_a_valid_stream_name(server: NatsServer, prefix: str
         for number, name in enumerate(names):
             assert await history(one, name) == [b"%d" % number]
             await one.presence.join(name, "sid", Member(name or "x"))
-            assert (await one.presence.page(name, "", 10)).total == 1
+            assert (await one.presence.members(name, "", 10)).total == 1
 
 
 async def test_concurrent_nodes_assign_each_position_once(server: NatsServer, prefix: str) -> None:
@@ -378,7 +378,7 @@ async def test_records_are_not_lost_if_a_server_reports_an_old_sequence(
             return found
 
         monkeypatch.setattr(one.link, "api", answer)
-        page = await until(lambda: one.presence.page("a", "", 10), Unavailable)
+        page = await until(lambda: one.presence.members("a", "", 10), Unavailable)
         assert [member.id for member in page.members] == ["bo"]
         assert len(behind) == 2
     assert "lost" not in caplog.text
@@ -397,7 +397,7 @@ async def test_failure_of_a_cancelled_request_is_not_logged(server: NatsServer, 
             raise Unanswered("no answer")
 
         one.link.api = fail  # type: ignore[method-assign]
-        asking = asyncio.ensure_future(one.presence.page("a", "", 1))
+        asking = asyncio.ensure_future(one.presence.members("a", "", 1))
         await asked.wait()
         asking.cancel()
         await asyncio.wait([asking])
@@ -446,7 +446,7 @@ async def test_node_with_a_new_lease_keeps_its_members_if_the_old_one_expired(
     async with running(one, two):
         before = await one.leases.renew(6.0, ())
         await one.presence.join("a", "sid", Member("bo"))
-        await two.presence.page("a", "", 1)
+        await two.presence.members("a", "", 1)
         ahead[0] = 7.0
         monkeypatch.setattr(one.link, "publish", write_late)
         assert (await one.leases.renew(6.0, ())).lease != before.lease
@@ -455,9 +455,9 @@ async def test_node_with_a_new_lease_keeps_its_members_if_the_old_one_expired(
         asyncio.get_running_loop().call_later(0.3, receives.set)
         await sweeping[0]
         ahead[0] = 8.0
-        await two.presence.page("a", "", 1)
+        await two.presence.members("a", "", 1)
         await two.presence.expire()
-        assert [member.id for member in (await two.presence.page("a", "", 10)).members] == ["bo"]
+        assert [member.id for member in (await two.presence.members("a", "", 10)).members] == ["bo"]
 
 
 @pytest.mark.parametrize("uid", ["", "u" * 200])

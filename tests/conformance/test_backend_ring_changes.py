@@ -206,7 +206,7 @@ async def test_sessions_and_members_move_with_their_shard(ring: RingInProcess) -
     await ring.start("d")
     await ring.settled()
     for stream in STREAMS:
-        assert (await ring.nodes["c"].presence.page(stream, "", 10)).members == (MEMBER,)
+        assert (await ring.nodes["c"].presence.members(stream, "", 10)).members == (MEMBER,)
     assert [await ring.nodes["d"].sessions.take(sid, f"{sid}~") for sid in sids] == [SNAPSHOT] * len(sids)
     assert (await ring.nodes["d"].presence.adopt("sid0", "sid0~")).keys() == set(STREAMS)
 
@@ -439,7 +439,7 @@ async def test_members_that_leave_during_the_handover_are_removed(ring: RingInPr
     await ring.settled()
     await a.presence.expire()
     for stream in STREAMS:
-        assert (await a.presence.page(stream, "", 10)).members == ()
+        assert (await a.presence.members(stream, "", 10)).members == ()
 
 
 async def test_revoke_during_the_handover_reaches_moving_sessions(ring: RingInProcess) -> None:

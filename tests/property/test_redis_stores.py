@@ -155,7 +155,7 @@ class Pair:
         return sorted((event.type, event.stream, event.member.id, event.member.info) for event in events)
 
     async def do_page(self, kind: str, backend: Backend, node: str, stream: str, after: str) -> Any:
-        return await backend.presence.page(stream, after, 2)
+        return await backend.presence.members(stream, after, 2)
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.tier("all")) for seed in range(2, 8))])

@@ -181,7 +181,7 @@ class Pair:
         for store in self.stores:
             await NodePresence(store, node).adopt(sid, sid)  # a live session is attached everywhere
         await self.both(stream, lambda store: NodePresence(store, node).join(stream, sid, member))
-        await self.both(stream, lambda store: NodePresence(store, node).page(stream, "", 2))
+        await self.both(stream, lambda store: NodePresence(store, node).members(stream, "", 2))
 
     async def do_leave(self) -> None:
         stream, sid = self.rng.choice(STREAMS), self.rng.choice(self.sids)

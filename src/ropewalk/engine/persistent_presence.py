@@ -74,8 +74,8 @@ class PersistentPresence:
     async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
         return await self._in_turn(new_sid, lambda: self._inner.adopt(old_sid, new_sid))
 
-    async def page(self, stream: str, after: str, limit: int) -> PresencePage:
-        return await persist(lambda: self._inner.page(stream, after, limit), self._chance)
+    async def members(self, stream: str, after: str, limit: int) -> PresencePage:
+        return await persist(lambda: self._inner.members(stream, after, limit), self._chance)
 
     def settle(self, session: "Session", stream: str) -> None:
         """See to it that the store has the session in this presence set, or not, as it is here. It may take long."""

@@ -70,11 +70,11 @@ class PresenceCommands:
         """As many members as an answer may hold."""
         store, fitting = self._store, session.link.codec.fitting
         room = min(MAX_ANSWER_BYTES, self._limits.max_pending // PENDING_SHARE)
-        page = await store.page(stream, query.after, FIRST_PAGE_RECORDS if query.return_records else 0)
+        page = await store.members(stream, query.after, FIRST_PAGE_RECORDS if query.return_records else 0)
         fits = fitting(page, room)
         if fits is not page or page.next_id is None:
             return fits
-        return fitting(await store.page(stream, query.after, MAX_PAGE_RECORDS), room)
+        return fitting(await store.members(stream, query.after, MAX_PAGE_RECORDS), room)
 
     async def join(self, session: "Session", identifier: str, member: Member) -> bool:
         stream, longest = _stream(session, identifier), self._limits.max_member_info

@@ -151,7 +151,7 @@ class PresenceStore(Protocol):
     async def expire(self) -> list[PresenceEvent]:
         """Remove members whose TTL has ended. Cheap if there are none; called about once a second."""
 
-    async def page(self, stream: str, after: str, limit: int) -> PresencePage: ...
+    async def members(self, stream: str, after: str, limit: int) -> PresencePage: ...
 
 
 class Leases(Protocol):

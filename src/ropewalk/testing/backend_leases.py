@@ -26,7 +26,7 @@ async def opened(node: SharingNode, sid: str, began: float, snapshot: SessionSna
 
 
 async def listed(node: SharingNode, stream: str) -> list[str]:
-    return [member.id for member in (await node.presence.page(stream, "", 100)).members]
+    return [member.id for member in (await node.presence.members(stream, "", 100)).members]
 
 
 class LeaseConformance(SharedBackendRig):

@@ -16,10 +16,10 @@ CY = Member("cy")
 class PresenceConformance(BackendRig):
     async def test_first_session_joins_and_last_session_leaves(self) -> None:
         async with self.running() as backend:
-            empty = await backend.presence.page("a", "", 10)
+            empty = await backend.presence.members("a", "", 10)
             assert (empty.total, empty.members, empty.next_id) == (0, (), None)
             assert await backend.presence.join("a", "one", BO) == [PresenceEvent("join", "a", BO)]
-            page = await backend.presence.page("a", "", 10)
+            page = await backend.presence.members("a", "", 10)
             assert (page.total, page.members, page.next_id) == (1, (BO,), None)
             assert await backend.presence.join("a", "two", BO) == []
             assert await backend.presence.leave("a", "one") == []
@@ -31,7 +31,7 @@ class PresenceConformance(BackendRig):
             await backend.presence.join("a", "sid", BO)
             changed = Member("bo", b'{"name":"Bob"}')
             assert await backend.presence.join("a", "sid", changed) == []
-            assert (await backend.presence.page("a", "", 10)).members == (changed,)
+            assert (await backend.presence.members("a", "", 10)).members == (changed,)
             events = await backend.presence.join("a", "sid", CY)
             assert changes(events) == [("leave", "a", "bo"), ("join", "a", "cy")]
             assert await members(backend, "a") == ["cy"]
@@ -41,29 +41,29 @@ class PresenceConformance(BackendRig):
         async with self.running() as backend:
             await backend.presence.join("a", "real", BO)
             await backend.presence.join("a", "forger", forged)
-            assert (await backend.presence.page("a", "", 10)).members == (forged,)
+            assert (await backend.presence.members("a", "", 10)).members == (forged,)
             await backend.presence.leave("a", "forger")
-            assert (await backend.presence.page("a", "", 10)).members == (BO,)
+            assert (await backend.presence.members("a", "", 10)).members == (BO,)
             await backend.presence.join("a", "forger", forged)
             assert await backend.presence.adopt("forger", "forger again") == {"a": forged}
             await backend.presence.detach("forger again", 15)
             await self.advance(15)
             assert await backend.presence.expire() == []
-            assert (await backend.presence.page("a", "", 10)).members == (BO,)
+            assert (await backend.presence.members("a", "", 10)).members == (BO,)
             await backend.presence.join("a", "forger", forged)
             assert await backend.presence.adopt("real", "real again") == {"a": BO}
             await backend.presence.leave("a", "real again")
-            assert (await backend.presence.page("a", "", 10)).members == (forged,)
+            assert (await backend.presence.members("a", "", 10)).members == (forged,)
 
     async def test_info_is_shown_right_after_many_sessions_have_left(self) -> None:
         async with self.running() as backend:
             await backend.presence.join("a", "real", BO)
             for number in range(20):
                 await backend.presence.join("a", f"sid{number}", Member("bo", b"%d" % number))
-            assert (await backend.presence.page("a", "", 10)).members == (Member("bo", b"19"),)
+            assert (await backend.presence.members("a", "", 10)).members == (Member("bo", b"19"),)
             for number in range(20):
                 await backend.presence.leave("a", f"sid{number}")
-            assert (await backend.presence.page("a", "", 10)).members == (BO,)
+            assert (await backend.presence.members("a", "", 10)).members == (BO,)
 
     async def test_leave_or_detach_without_a_member_does_nothing(self) -> None:
         async with self.running() as backend:
@@ -120,9 +120,9 @@ class PresenceConformance(BackendRig):
         async with self.running() as backend:
             for number, member_id in enumerate(["d", "b", "e", "a", "c"]):
                 await backend.presence.join("a", f"sid{number}", Member(member_id))
-            first = await backend.presence.page("a", "", 2)
+            first = await backend.presence.members("a", "", 2)
             assert ([member.id for member in first.members], first.next_id, first.total) == (["a", "b"], "b", 5)
-            last = await backend.presence.page("a", "c", 2)
+            last = await backend.presence.members("a", "c", 2)
             assert ([member.id for member in last.members], last.next_id, last.total) == (["d", "e"], None, 5)
 
     async def test_full_stream_rejects_another_member(self) -> None:
@@ -139,4 +139,4 @@ def changes(events: Sequence[PresenceEvent]) -> list[tuple[str, str, str]]:
 
 
 async def members(backend: Backend, stream: str) -> list[str]:
-    return [member.id for member in (await backend.presence.page(stream, "", 100)).members]
+    return [member.id for member in (await backend.presence.members(stream, "", 100)).members]

@@ -68,4 +68,4 @@ class JournaledNode:
         return after
 
     async def members(self, stream: str) -> list[str]:
-        return [member.id for member in (await self.backend.presence.page(stream, "", 10)).members]
+        return [member.id for member in (await self.backend.presence.members(stream, "", 10)).members]

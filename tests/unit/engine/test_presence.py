@@ -106,5 +106,5 @@ async def test_member_id_is_limited_in_bytes() -> None:
         await client.send(command="subscribe", identifier=public("s"))
         for member_id in ("\N{GRINNING FACE}" * 1025, "x" * 4097, "\N{GRINNING FACE}" * 1024):
             await client.send(command="join", identifier=public("s"), presence={"id": member_id})
-        page = await bench.backend.presence.page("s", "", 10)
+        page = await bench.backend.presence.members("s", "", 10)
         assert [len(member.id) for member in page.members] == [1024]

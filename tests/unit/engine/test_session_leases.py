@@ -563,7 +563,7 @@ def test_member_that_moves_to_another_node_during_its_join_is_a_member_there() -
 
 
 async def members(node: Workbench) -> list[str]:
-    return [member.id for member in (await node.backend.presence.page("s", "", 10)).members]
+    return [member.id for member in (await node.backend.presence.members("s", "", 10)).members]
 
 
 def test_store_that_lost_its_data_gets_the_live_sessions_again() -> None:

@@ -258,4 +258,4 @@ async def test_member_stays_present_through_a_resume_and_joins_again_after_the_g
         await settle()
         events = [reply["message"]["type"] for reply in watcher.connection.replies() if reply.get("type") == "presence"]
         assert events == (["join"] if seconds < 15 else ["join", "leave", "join"])
-        assert (await bench.backend.presence.page("s", "", 10)).total == 1
+        assert (await bench.backend.presence.members("s", "", 10)).total == 1

@@ -94,7 +94,7 @@ class RestEndpoint:
         return json_answer(200, {**body, "messages": [_message(item) for item in page.messages], "next": page.next_offset})
 
     async def _users(self, request: HttpRequest) -> HttpResponse:
-        found = await self._backend.presence.page(request.params["name"], request.query.get("after", ""), _limit(request))
+        found = await self._backend.presence.members(request.params["name"], request.query.get("after", ""), _limit(request))
         page = fitting(found, PAGE_BYTES)
         records = [_record(member) for member in page.members]
         return json_answer(200, {"type": "info", "total": page.total, "records": records, "next": page.next_id})

@@ -224,8 +224,8 @@ class UnreliablePresence:
     async def expire(self) -> list[PresenceEvent]:
         return await self._call(lambda: self._inner.expire())
 
-    async def page(self, stream: str, after: str, limit: int) -> PresencePage:
-        return await self._call(lambda: self._inner.page(stream, after, limit))
+    async def members(self, stream: str, after: str, limit: int) -> PresencePage:
+        return await self._call(lambda: self._inner.members(stream, after, limit))
 
 
 class UnreliableQueue:

@@ -51,7 +51,7 @@ class MemoryPresence:
     async def expire(self) -> list[PresenceEvent]:
         return self._publish_events(self._roster.expire(self._clock()))
 
-    async def page(self, stream: str, after: str, limit: int) -> PresencePage:
+    async def members(self, stream: str, after: str, limit: int) -> PresencePage:
         return self._roster.page(stream, after, limit)
 
     def _publish_events(self, events: list[PresenceEvent]) -> list[PresenceEvent]:

@@ -237,7 +237,7 @@ class NatsBackend:
 
     def gauges(self) -> dict[str, float]:
         """Of the streams as they were counted by a sweep some seconds ago."""
-        return {**self._counts, **self.sessions.copy.gauges(), "presence_members": self.presence.members}
+        return {**self._counts, **self.sessions.copy.gauges(), "presence_members": self.presence.member_count}
 
     def jet_of(self, stream: str) -> str:
         """The JetStream stream that keeps a stream. Raises `Unavailable`."""

@@ -92,7 +92,7 @@ class NatsPresence:
         return self._turns[hash(key) % TURNS]
 
     @property
-    def members(self) -> int:
+    def member_count(self) -> int:
         return self._roster.members
 
     def nodes(self) -> set[str]:
@@ -237,7 +237,7 @@ class NatsPresence:
             told += events
         return told
 
-    async def page(self, stream: str, after: str, limit: int) -> PresencePage:
+    async def members(self, stream: str, after: str, limit: int) -> PresencePage:
         await self._table.catch_up()
         return self._roster.page(stream, after, limit)
 

@@ -61,7 +61,7 @@ class RedisPresence:
     async def expire(self) -> list[PresenceEvent]:
         return [event for answer in await self._ask_all("expire", EXPIRED_AT_ONCE) for event in _events(answer)]
 
-    async def page(self, stream: str, after: str, limit: int) -> PresencePage:
+    async def members(self, stream: str, after: str, limit: int) -> PresencePage:
         total, *found = await self._ask(self._store.shard_of(stream), "page", stream, after, limit + 1)
         members = [Member(member_id.decode(), info) for member_id, info in zip(found[::2], found[1::2], strict=True)]
         next_id = members[limit - 1].id if len(members) > limit else None

@@ -52,7 +52,7 @@ class RingPresence:
         answers = await self._router.ask_all("expire")
         return [event for events in answers.values() for event in events]
 
-    async def page(self, stream: str, after: str, limit: int) -> PresencePage:
+    async def members(self, stream: str, after: str, limit: int) -> PresencePage:
         page: PresencePage = await self._router.call(stream, "members", stream, after, limit)
         return page
 

@@ -132,7 +132,7 @@ class WorkerPresence:
         events: list[PresenceEvent] = await self._link.call("expire")
         return events
 
-    async def page(self, stream: str, after: str, limit: int) -> PresencePage:
+    async def members(self, stream: str, after: str, limit: int) -> PresencePage:
         page: PresencePage = await self._link.call("members", stream, after, limit)
         return page
 

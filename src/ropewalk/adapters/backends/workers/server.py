@@ -397,7 +397,7 @@ class StoreServer:
             "detach": presence.detach,
             "adopt": presence.adopt,
             "expire": presence.expire,
-            "members": presence.page,
+            "members": presence.members,
             "listen": partial(self._listen, worker),
             "listen_prefixes": partial(self._listen_prefixes, worker),
             "run": run,

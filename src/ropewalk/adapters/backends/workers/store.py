@@ -288,5 +288,5 @@ class NodePresence:
     async def expire(self) -> list[PresenceEvent]:
         return self._presence.expire()
 
-    async def page(self, stream: str, after: str, limit: int) -> PresencePage:
+    async def members(self, stream: str, after: str, limit: int) -> PresencePage:
         return self._presence.roster.page(stream, after, limit)
