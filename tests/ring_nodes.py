@@ -10,10 +10,11 @@ from typing import Any, cast
 
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.backends.ring.backend import RingBackend
+from ropewalk.adapters.backends.ring.calls import process_name
 from ropewalk.adapters.backends.ring.links import NodeDialler
-from ropewalk.adapters.backends.ring.server import NodeServer
 from ropewalk.adapters.backends.ring.tunnel import Tunnel
 from ropewalk.adapters.backends.ring.worker import RingWorkerBackend
+from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.node_proofs import DialledNode
@@ -84,11 +85,11 @@ class RingNodeInProcess(RingBackend):
         self._port: asyncio.Server | None = None
         setup = ring.setup
         state = RingState(name, build_first_table(members, SHARDS))
-        server = NodeServer(state, str(run))
+        server = StoreServer()
         memory = MemoryBackend(Rulebook(setup.default, setup.rules), setup.clock, setup.limits, shards=SHARDS)
         store = SharedStore(memory, server, run * 1000)
         member = next(member for member in members if member.name == name)
-        super().__init__(state, member, store, server, NodeDialler(server.name, KEY, None))
+        super().__init__(state, member, store, server, NodeDialler(process_name(name, str(run)), KEY, None))
         self.fault = StoreFault.NONE
 
     async def run(self) -> None:
@@ -201,17 +202,17 @@ def _fault_of(node: RingNodeInProcess) -> StoreFault:
 def cut(node: RingBackend | RingWorkerBackend, name: str) -> Callable[[], None]:
     """Close the link to that node and refuse to reopen it, until the returned function is called."""
     link = node._links[name]
-    reopen = link._open
+    dial = link.dial
 
-    async def refuse(connection: BusConnection) -> BusConnection:
+    async def refuse(connection: BusConnection) -> None:
         raise OSError("cut")
 
-    link._open = refuse  # type: ignore[method-assign]
+    link.dial = refuse
     assert link._connection is not None
     link._connection.close()
 
     def repair() -> None:
-        link._open = reopen  # type: ignore[method-assign]
+        link.dial = dial
 
     return repair
 

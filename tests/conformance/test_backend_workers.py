@@ -33,6 +33,7 @@ class StoreProcess:
     async def begin(self) -> None:
         self.users += 1
         if self.users == 1:
+            await self.store.start()
             await self.server.start(self.path)
 
     async def end(self) -> None:

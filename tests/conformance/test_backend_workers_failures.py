@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.backends.workers import backpressure, link, server, wire
 from ropewalk.adapters.backends.workers.backend import WorkerBackend
+from ropewalk.adapters.backends.workers.calls import CallKind
 from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.core.rules import Rulebook
@@ -63,6 +64,7 @@ class StoreProcess:
         self.store = SharedStore(MemoryBackend(rules, time.time, journal=journal), self.server, self._began)
         self.server.attach(self.store, self.store.memory.streams)
         Path(self.path).unlink(missing_ok=True)
+        await self.store.start()
         await self.server.start(self.path)
 
 
@@ -82,7 +84,7 @@ class Heard:
         self.orders: list[EndRequest] = []
         self.missed = 0
 
-    def miss(self) -> None:
+    def miss(self, streams: Collection[str] | None = None) -> None:
         self.missed += 1
 
     def deliver(self, messages: Sequence[Deliverable]) -> None:
@@ -140,7 +142,7 @@ async def test_worker_that_stopped_listening_receives_nothing(process: StoreProc
         assert heard.payloads == [b"1", b"3"]
         one.feed.unlisten("a")
         await one.streams.tip("a")
-        assert not process.server._listeners
+        assert not process.server.listeners
 
 
 async def test_worker_reconnects_to_a_restarted_store_and_reports_missed_messages(
@@ -211,7 +213,7 @@ async def test_sessions_and_members_of_a_dead_worker_are_available_at_once(proce
             await one.sessions.renew(60.0, ())
             await one.sessions.write([SessionWrite("sid", SNAPSHOT, 1, 60.0, began=time.time())])
             await one.presence.join("a", "sid", Member("bo"))
-        await until(lambda: process.server.workers == 1)
+        await until(lambda: len(process.server.names) == 1)
         assert await two.sessions.take("sid", "next") == SNAPSHOT
         assert await two.presence.adopt("sid", "next") == {"a": Member("bo")}
 
@@ -230,7 +232,7 @@ async def test_disconnect_request_skips_workers_that_start_or_stop(
     try:
         async with worker(process, "one") as (one, heard), worker(process, "three") as (stopped, _):
             await stopped.feed.stop()
-            assert process.server.workers == 3
+            assert len(process.server.names) == 3
             assert await one.feed.disconnect(RemoteDisconnect("bo")) == 1
             assert heard.orders == [RemoteDisconnect("bo")]
     finally:
@@ -242,7 +244,7 @@ async def test_unanswered_request_to_a_worker_is_dropped(process: StoreProcess, 
     monkeypatch.setattr(server, "OBEY_SECONDS", 1.0)  # long enough for the worker that answers
     _, writer = await asyncio.open_unix_connection(process.path)
     writer.write(wire.frame(wire.CALL, 1, "hello", ("mute",)))
-    await until(lambda: process.server.workers == 1)
+    await until(lambda: len(process.server.names) == 1)
     async with worker(process, "one") as (one, heard):
         assert await one.feed.disconnect(RemoteDisconnect("bo")) == 1
         assert len(heard.orders) == 1
@@ -254,7 +256,7 @@ async def test_disconnect_request_reaches_a_worker_after_it_reconnects(process: 
     async with worker(process, "one") as (one, _), worker(process, "two") as (two, heard):
         assert two.link._connection is not None
         two.link._connection.close()
-        await until(lambda: process.server.workers == 1)
+        await until(lambda: len(process.server.names) == 1)
         await one.feed.disconnect(RemoteDisconnect("bo"))
         await until(lambda: heard.orders)
         assert heard.orders == [RemoteDisconnect("bo")]
@@ -301,8 +303,8 @@ async def test_reads_that_are_not_answered_at_once_are_few_at_a_time(
         await may_answer.acquire()
         return Replay(stream, "now", position.offset)
 
-    monkeypatch.setattr(process.server._streams, "replay", replay)
-    monkeypatch.setattr(process.server, "_at_once", frozenset({"hello", "tip", "listen", "listen_prefixes", "renew"}))
+    monkeypatch.setattr(process.server.streams, "replay", replay)
+    monkeypatch.setattr(process.server, "_at_once", {CallKind.NOW})
     async with worker(process, "one") as (one, _):
         asking = [asyncio.ensure_future(one.streams.replay("a", Position("now", number))) for number in range(6)]
         await until(lambda: started == 2)
@@ -317,13 +319,13 @@ async def test_worker_that_does_not_read_is_disconnected_alone(process: StorePro
     monkeypatch.setattr(wire, "MAX_BUFFERED_BYTES", 100_000)
     _, writer = await asyncio.open_unix_connection(process.path, limit=1)
     writer.write(wire.frame(wire.CALL, 1, "hello", ("mute",)) + wire.frame(wire.CALL, 2, "listen", (["a"],)))
-    await until(lambda: process.server.workers == 1 and process.server._listeners)
+    await until(lambda: len(process.server.names) == 1 and process.server.listeners)
     async with worker(process, "one") as (one, heard):
         await one.feed.listen("a")
         for number in range(100):
             await publish(one, b"x" * 50_000)
             await until(lambda number=number: len(heard.messages) == number + 1)  # type: ignore[misc]
-        await until(lambda: process.server.workers == 1)
+        await until(lambda: len(process.server.names) == 1)
     writer.close()
 
 
@@ -342,7 +344,7 @@ async def test_publishers_wait_for_a_slow_worker_but_not_for_a_stalled_one(
     monkeypatch.setattr(answers, "_hold", count)
     reader, writer = await asyncio.open_unix_connection(process.path, limit=1024)
     writer.write(wire.frame(wire.CALL, 1, "hello", ("slow",)) + wire.frame(wire.CALL, 2, "listen", (["a"],)))
-    await until(lambda: process.server._listeners)
+    await until(lambda: process.server.listeners)
     async with worker(process, "one") as (one, _):
         publishing = asyncio.ensure_future(publish(one, *[b"x" * 100_000] * 20))
         await until(lambda: held == 1)
@@ -411,7 +413,7 @@ async def test_frame_may_arrive_byte_by_byte(process: StoreProcess) -> None:
     length = int.from_bytes(await reader.readexactly(4), "little")
     await reader.readexactly(length)
     length = int.from_bytes(await reader.readexactly(4), "little")
-    assert await reader.readexactly(length) == wire.frame(wire.ANSWER, 8, "tip", Position("", 0))[4:]
+    assert await reader.readexactly(length) == wire.frame(wire.ANSWER, 8, "", Position("", 0))[4:]
     writer.close()
 
 
@@ -430,7 +432,7 @@ class NoTransport(asyncio.Transport):
 
 async def test_call_that_was_not_begun_when_the_store_stops_leaves_nothing_behind(process: StoreProcess) -> None:
     """That it was never awaited would be a warning, and so an error here."""
-    connection = process.server._accept()
+    connection = process.server.accept()
     connection.connection_made(NoTransport())
     connection.data_received(wire.frame(wire.CALL, 1, "hello", ("one",)) + wire.frame(wire.CALL, 2, "take", ("sid", "")))
     await process.server.stop()

@@ -85,10 +85,10 @@ class Bus:
 
     async def start(self, streams: StreamStore, reports: WorkerReports) -> None:
         """`streams`: of the store, or with the archive behind them."""
-        self._server.exchange, self._server.left = reports.answer, reports.left
         if self._store is not None:
             self._server.attach(self._store, streams)
-        await self._server.start(self._path)
+            await self._store.start()
+        await self._server.start(self._path, reports)
         if self._door is not None:
             self._door.start()
 
@@ -184,7 +184,7 @@ def _ring_backend(settings: Settings, rules: Rulebook, journal: StoredJournal, s
 def _ring_node(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats, role: Role) -> ChosenBackend:
     kept = journal if settings.journal.data_dir else None
     state = ring.load_ring_state(settings)
-    server = ring.build_server(state, kept)
+    server: StoreServer = resolve(BACKENDS, "bus")(kept)
     store = _shared_store(_memory(settings, rules, kept, stats, state.table.shards), server)
     backend = ring.build_backend(settings, state, store, server, role)
     return ChosenBackend(

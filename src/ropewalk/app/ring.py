@@ -27,8 +27,8 @@ from ropewalk.model.ring import RingNews
 if TYPE_CHECKING:
     from ropewalk.adapters.backends.ring.backend import RingBackend
     from ropewalk.adapters.backends.ring.passage import FdReceiver, NodeIngress, WorkerIngress
-    from ropewalk.adapters.backends.ring.server import NodeServer
     from ropewalk.adapters.backends.ring.worker import RingWorkerBackend
+    from ropewalk.adapters.backends.workers.server import StoreServer
     from ropewalk.adapters.backends.workers.store import SharedStore
 
 
@@ -74,22 +74,18 @@ def _keep(path: Path, node: str, news: RingNews) -> None:
     written.replace(path)
 
 
-def build_server(state: RingState, journal: StoredJournal | None) -> "NodeServer":
-    server: NodeServer = resolve(BACKENDS, "ring server")(state, secrets.token_hex(4), journal)
-    return server
-
-
 def build_backend(
     settings: Settings,
     state: RingState,
     store: "SharedStore",
-    server: "NodeServer",
+    server: "StoreServer",
     role: Role,
 ) -> "RingBackend":
     member = next(member for member in ring_members(settings) if member.name == state.me)
     data_dir = settings.journal.data_dir
     keep = partial(_keep, Path(data_dir, RING_FILE), state.me) if data_dir else lambda news: None
-    dialler = resolve(BACKENDS, "ring dialler")(server.name, derive_keys(settings).ring, _trust(settings, role))
+    name = resolve(BACKENDS, "ring process name")(state.me, secrets.token_hex(4))
+    dialler = resolve(BACKENDS, "ring dialler")(name, derive_keys(settings).ring, _trust(settings, role))
     backend: RingBackend = resolve(BACKENDS, "ring")(state, member, store, server, dialler, keep)
     return backend
 

@@ -8,14 +8,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from ropewalk.adapters.backends.ring.feed import RingFeed
+from ropewalk.adapters.backends.ring.feed import RingFeed, RingReceiver
 from ropewalk.adapters.backends.ring.links import NodeCalls, NodeDialler, NodeLink, OwnStore
-from ropewalk.adapters.backends.ring.router import Router, UnsentCall, UnsentCalls
+from ropewalk.adapters.backends.ring.router import HolderCaller, Router, UnsentCall, UnsentCalls
 from ropewalk.adapters.backends.ring.sessions import RingSessions
 from ropewalk.adapters.backends.ring.streams import RingPresence, RingStreams
 from ropewalk.adapters.backends.workers.backend import MAX_ROWS
+from ropewalk.adapters.backends.workers.calls import remote
+from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import digest
 from ropewalk.model.errors import Unavailable
@@ -96,7 +99,7 @@ class RingAccess:
 
     record_queue = None
 
-    def __init__(self, state: RingState, own: OwnStore, dialler: NodeDialler, clock: Clock) -> None:
+    def __init__(self, state: RingState, own: OwnStore, receiver: RingReceiver, dialler: NodeDialler, clock: Clock) -> None:
         self.state = state
         self._dialler = dialler
         self._links: dict[str, NodeLink] = {}
@@ -108,11 +111,13 @@ class RingAccess:
         self._generations = state.table.generations
         self._holders: list[str] = []
         self._moved: set[int] = set()  # shards that have moved; this process does not listen to their new holders yet
+        self._feed_receiver = receiver
         self.router = Router(state, self._nodes)
-        self.streams = RingStreams(self.router)
-        self.sessions = self.leases = RingSessions(self.router, state.me, clock, self._unsent_calls, own)
-        self.presence = RingPresence(self.router, self._unsent_calls)
-        self.feed = RingFeed(self.router, own)
+        caller = HolderCaller(self.router, self._unsent_calls)
+        self.streams = remote(RingStreams, caller)
+        self.presence = remote(RingPresence, caller)
+        self.sessions = self.leases = RingSessions(caller, clock, own, receiver.active_disconnects)
+        self.feed = RingFeed(self.router, receiver)
 
     async def _end_links_and_tasks(self) -> None:
         self._running = False
@@ -206,16 +211,16 @@ class RingAccess:
 
     def _reach_members(self) -> bool:
         """Connect to new members, and close the links to removed ones. True if a removed node was unreachable at the end."""
-        members = {member.name: member.address for member in self.state.table.members if member.name != self.state.me}
-        for name, address in members.items():
+        members = {member.name for member in self.state.table.members} - {self.state.me}
+        for name in sorted(members):
             if name not in self._links:
-                link = NodeLink(name, address, self._dialler, self._greet, self._link_changed)
-                self.feed.join(link)
+                link = NodeLink(
+                    name, partial(self._dial, name), self._dialler.name, self._feed_receiver, self._greet, self._link_changed
+                )
                 self._links[name] = self._nodes[name] = link
                 link.begin()
-            self._links[name].address = address
         unheard = False
-        for name in self._links.keys() - members.keys() - {self.state.me}:
+        for name in self._links.keys() - members - {self.state.me}:
             unheard |= not self._links[name].connected
             del self._nodes[name]
             self.state.peer_disconnected(name)
@@ -224,6 +229,12 @@ class RingAccess:
                 self._journal.forget(name)
             self._spawn(self._links.pop(name).stop())
         return unheard
+
+    async def _dial(self, name: str, connection: BusConnection) -> None:
+        member = self.state.table.member(name)
+        if member is None:
+            raise Unavailable(f"the node {name} is not in the table of the ring")
+        await self._dialler.dial(connection, name, member.address)
 
     def _reset_lost_shards(self, unheard: bool) -> None:
         """Restart the sessions of lost shards, and report a possible gap to prefix subscribers, who have no positions. They may

@@ -8,16 +8,19 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from functools import partial
 
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.ring.access import RingAccess
+from ropewalk.adapters.backends.ring.calls import RingCalls, ServedShards
+from ropewalk.adapters.backends.ring.feed import RingReceiver
 from ropewalk.adapters.backends.ring.hand_over import ShardReceiver, ShardSender
 from ropewalk.adapters.backends.ring.links import NodeDialler, NodeLink
-from ropewalk.adapters.backends.ring.server import NodeServer
+from ropewalk.adapters.backends.workers.server import LocalWorker, StoreServer
 from ropewalk.adapters.backends.workers.shards import taken_out
 from ropewalk.adapters.backends.workers.store import SharedStore
-from ropewalk.adapters.backends.workers.wire import BusConnection
+from ropewalk.adapters.backends.workers.wire import BusConnection, Note
 from ropewalk.core.ring_state import RingState
 from ropewalk.model.errors import Conflict, Unavailable, UserMistake
 from ropewalk.model.journal import Recovered, Restored
@@ -45,11 +48,13 @@ class RingBackend(RingAccess):
         state: RingState,
         member: RingMember,
         store: SharedStore,
-        server: NodeServer,
+        server: StoreServer,
         dialler: NodeDialler,
         keep: Callable[[RingNews], None] = lambda news: None,
     ) -> None:
-        super().__init__(state, server, dialler, store.clock)
+        receiver = RingReceiver(lambda news: None)
+        own = LocalWorker(dialler.name, receiver)
+        super().__init__(state, own, receiver, dialler, store.clock)
         journal = store.memory.journal
         self._lasting = journal is not None
         self._store = store
@@ -60,11 +65,12 @@ class RingBackend(RingAccess):
         self._cleared = False
         self._agreed_at = 0.0  # when this node last changed a table that a majority agreed on
         self._handing: asyncio.Task[None] | None = None
-        self._sender = server.sender = ShardSender(state, store, server.moving, self._follow)
-        self._receiver = server.receiver = ShardReceiver(state, store, journal)
-        server.hear = self._hear
-        server.waits_for = self.health
-        server.attach(store, store.memory.streams)
+        self._moving: set[int] = set()
+        self._sender = ShardSender(state, store, self._moving, self._follow)
+        self._receiver = ShardReceiver(state, store, journal)
+        served = ServedShards(state, store, self._moving, self._sender, self._receiver, self.health)
+        server.attach(store, store.memory.streams, partial(RingCalls, server, served, self._hear))
+        server.join(own)
 
     # --- lifecycle ----------------------------------------------------------------------------------------------------
 
@@ -82,7 +88,7 @@ class RingBackend(RingAccess):
     async def start(self) -> None:
         """Returns before other nodes are reachable: they may wait for this one."""
         self._running = True
-        await self._server.begin()
+        await self._store.start()
         self._follow()
         self._spawn(self._compare_periodically())
 
@@ -95,7 +101,7 @@ class RingBackend(RingAccess):
 
     def accept(self) -> BusConnection:
         """A connection of another node."""
-        return self._server.accept()
+        return self._server.accept(near=False)
 
     def health(self) -> str:
         taken = next((link.taken for link in self._links.values() if link.taken), "")
@@ -219,7 +225,7 @@ class RingBackend(RingAccess):
         if state.news != self._kept:
             self._keep(state.news)
             self._kept = state.news
-            self._server.tell_workers(state.news)
+            self._server.tell_workers(Note("told", state.news))
         self._follow_moves()
         self.router.changed()
         self._send_news()
@@ -231,7 +237,7 @@ class RingBackend(RingAccess):
         for shard in state.shards_to_drop():
             state.mark_dropped(shard)
             self._drop(shard)
-        self._receiver.serve(self._server.moving)
+        self._receiver.serve(self._moving)
         lost = 0
         for shard in state.shards_to_begin():
             if not state.counts_as_recovered(shard):
@@ -248,7 +254,7 @@ class RingBackend(RingAccess):
 
     def _drop(self, shard: int) -> None:
         """The shard is not served until its copy here is dropped."""
-        self._server.moving.add(shard)
+        self._moving.add(shard)
         self._spawn(self._sender.drop(shard))
 
     async def _hand_over(self) -> None:
@@ -256,8 +262,8 @@ class RingBackend(RingAccess):
         try:
             while waiting := self.state.shards_to_hand_over():
                 links = {shard: self._links[name] for shard, name in waiting.items() if name in self._links}
-                moving = self._server.moving
-                shard = next((shard for shard, link in links.items() if link.connected and shard not in moving), None)
+                ready = (shard for shard, link in links.items() if link.connected and shard not in self._moving)
+                shard = next(ready, None)
                 if shard is None or not await self._handed_over(shard, links[shard]):
                     await asyncio.sleep(BETWEEN_ATTEMPTS)
         finally:

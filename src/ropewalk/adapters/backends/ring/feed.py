@@ -9,75 +9,66 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
-from ropewalk.adapters.backends.ring.links import OwnStore
-from ropewalk.adapters.backends.ring.router import Router, gathered
+from ropewalk.adapters.backends.ring.links import ActiveDisconnects
+from ropewalk.adapters.backends.ring.router import Router, SendCall, gathered
 from ropewalk.adapters.backends.workers import wire
-from ropewalk.adapters.backends.workers.backend import LISTENED_AT_ONCE, MAX_UNANSWERED
-from ropewalk.adapters.backends.workers.link import StoreLink
+from ropewalk.adapters.backends.workers.calls import call
+from ropewalk.adapters.backends.workers.feed import LISTENED_AT_ONCE, MAX_UNANSWERED, FeedReceiver
 from ropewalk.adapters.backends.workers.server import MAX_DISCONNECTS, OBEY_SECONDS, ORDERS_SECONDS
 from ropewalk.model.errors import Moved, Unavailable
 from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
-from ropewalk.model.sessions import EndRequest, SessionTaken
+from ropewalk.model.ring import RingNews
+from ropewalk.model.sessions import EndRequest
 from ropewalk.ports import Deliver, OnDisconnectRequest, OnMissed, ignore_missed
 
 logger = logging.getLogger("ropewalk.ring")
 
-Call = Callable[..., Awaitable[Any]]
+
+class RingReceiver(FeedReceiver):
+    """What the stores of a ring tell a process.
+
+    Args:
+        learn: merges the ring state that the store process of this node sends to its workers.
+    """
+
+    def __init__(self, learn: Callable[[RingNews], None]) -> None:
+        super().__init__()
+        self.active_disconnects = ActiveDisconnects()
+        self._learn = learn
+
+    @call()
+    def told(self, news: RingNews) -> None:
+        self._learn(news)
+
+    async def _carry_out(self, request: EndRequest) -> int:
+        if not isinstance(request, RemoteDisconnect):
+            return await super()._carry_out(request)
+        with self.active_disconnects.running(request.identifier):
+            return await super()._carry_out(request)
 
 
 class RingFeed:
-    """Implements `ports.Feed` and `ports.PrefixFeed`. `own` is the store of this node."""
+    """Implements `ports.Feed` and `ports.PrefixFeed`."""
 
     exact = False
     reports_losses = True
 
-    def __init__(self, router: Router, own: OwnStore) -> None:
+    def __init__(self, router: Router, receiver: FeedReceiver) -> None:
         self._router = router
-        self._own = own
+        self._receiver = receiver
         self._streams: dict[int, set[str]] = {}  # with subscribers here, by shard
         self._prefixes: set[bytes] = set()
         self._unanswered_bytes: dict[str, int] = {}  # of runs, by node
-        self._deliver: Deliver | None = None
-        self._obey: OnDisconnectRequest | None = None
         self._missed: OnMissed = ignore_missed
         self._orders: deque[tuple[float, RemoteDisconnect]] = deque(maxlen=MAX_DISCONNECTS)
-        self._obeying: set[asyncio.Future[int]] = set()
 
     async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: OnMissed = ignore_missed) -> None:
-        self._deliver, self._obey, self._missed = deliver, obey, missed
-        self._own.serve_here(deliver, obey)
+        self._missed = missed
+        self._receiver.start(deliver, obey)
 
     async def stop(self) -> None:
-        self._deliver = self._obey = None
-        self._own.serve_here(None, None)
-
-    def join(self, link: StoreLink) -> None:
-        """Receive messages and disconnect requests from this link."""
-        link.notes.update(deliver=self._take, runs=self._take_runs, order=self._take_order)
-        link.calls.update(obey=self._carry_out, release=self._carry_out)
-
-    def _take(self, messages: Sequence[Registered]) -> None:
-        if self._deliver is not None:
-            self._deliver(messages)
-
-    def _take_runs(self, runs: Sequence[wire.CarriedRun]) -> None:
-        if self._deliver is not None:
-            self._deliver([wire.run_of(run) for run in runs])
-
-    def _take_order(self, order: SessionTaken) -> None:
-        task = asyncio.ensure_future(self._carry_out(order))
-        self._obeying.add(task)
-        task.add_done_callback(self._obeying.discard)
-
-    async def _carry_out(self, order: EndRequest) -> int:
-        if self._obey is None:
-            return 0
-        if not isinstance(order, RemoteDisconnect):
-            return await self._obey(order)
-        with self._own.active_disconnects.running(order.identifier):
-            return await self._obey(order)
+        self._receiver.stop()
 
     # --- interest -----------------------------------------------------------------------------------------------------
 
@@ -104,7 +95,7 @@ class RingFeed:
         for node in self._router.nodes.values():
             node.note("unlisten_prefix", prefix)
 
-    async def listen_at(self, node: str, call: Call, shards: Sequence[int] | None = None) -> None:
+    async def listen_at(self, node: str, call: SendCall, shards: Sequence[int] | None = None) -> None:
         """Listen to all wanted streams that the node holds, or to those of some shards. Prefix subscribers listen at every
         node, so they miss nothing when a shard moves."""
         holder = self._router.state.holder
@@ -114,7 +105,7 @@ class RingFeed:
             await call("listen", streams[begin : begin + LISTENED_AT_ONCE])
         self._missed(streams)
 
-    async def listen_to_prefixes(self, call: Call) -> None:
+    async def listen_to_prefixes(self, call: SendCall) -> None:
         """Listen to all prefixes at a node that is connecting, including those that are added meanwhile."""
         sent: set[bytes] = set()
         while unsent := self._prefixes - sent:
@@ -190,7 +181,7 @@ class RingFeed:
         left: int = sum((await gathered(rest)).values())
         return ended + left
 
-    async def resend_disconnects(self, call: Call, since: float) -> None:
+    async def resend_disconnects(self, call: SendCall, since: float) -> None:
         """Send the requests that a node missed while it was unreachable."""
         now = time.monotonic()
         while self._orders and self._orders[0][0] < now - ORDERS_SECONDS:

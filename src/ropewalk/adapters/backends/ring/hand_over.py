@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
-from ropewalk.adapters.backends.ring.links import NodeCalls
+from ropewalk.adapters.backends.workers.calls import Caller
 from ropewalk.adapters.backends.workers.shards import ShardContent, put_in, take_out
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.core.ring_state import RingState
@@ -58,7 +58,7 @@ class ShardSender:
         """Whether the current transfer has a session of one of these sids or identities."""
         return self._away is not None and self._away.has(names)
 
-    async def hand_over(self, shard: int, target: str, node: NodeCalls) -> None:
+    async def hand_over(self, shard: int, target: str, node: Caller) -> None:
         """Raises `Unavailable`; then this node still holds the shard."""
         self._moving.add(shard)
         try:
@@ -87,7 +87,7 @@ class ShardSender:
             self._moving.discard(shard)
         self._decided()
 
-    async def _send(self, transfer: "_Transfer", possession: Possession, node: NodeCalls) -> None:
+    async def _send(self, transfer: "_Transfer", possession: Possession, node: Caller) -> None:
         shard = transfer.content.shard
         for piece in transfer.content.pieces():
             await node.call("receive", shard, transfer.id, transfer.pieces, piece)
@@ -109,7 +109,7 @@ class ShardReceiver:
         recent = time.monotonic() - EXPECTED_SECONDS
         return any(transfer.touched > recent and transfer.has(names) for transfer in self._coming.values())
 
-    async def receive(self, shard: int, transfer: str, number: int, piece: bytes) -> None:
+    def receive(self, shard: int, transfer: str, number: int, piece: bytes) -> None:
         """The next piece. The first piece of a transfer ends earlier transfers of the shard."""
         if number == 0:
             self._state.mark_arriving(shard)

@@ -7,15 +7,17 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ropewalk.adapters.backends.ring import tunnel
-from ropewalk.adapters.backends.workers.link import StoreLink
+from ropewalk.adapters.backends.ring.calls import RingCalls
+from ropewalk.adapters.backends.workers.calls import Caller
+from ropewalk.adapters.backends.workers.feed import FeedReceiver
+from ropewalk.adapters.backends.workers.link import Dial, StoreLink
 from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.node_proofs import DiallingNode
 from ropewalk.model.errors import NameTaken, Unavailable
 from ropewalk.model.ring import RingNews
-from ropewalk.ports import Deliver, OnDisconnectRequest
 
 
 class ActiveDisconnects:
@@ -67,7 +69,7 @@ class NodeDialler(NamedTuple):
         await tunnel.enter(bus, (host.strip("[]"), int(port)), self.tls, DiallingNode(self.key, node, self.name))
 
 
-class NodeCalls(Protocol):
+class NodeCalls(Caller, Protocol):
     """What the parts of the backend ask of a node."""
 
     @property
@@ -77,32 +79,20 @@ class NodeCalls(Protocol):
     def away_since(self) -> float | None:
         """When it was reached last, as `time.monotonic` has it; None while it is reached."""
 
-    async def call(self, method: str, *arguments: object) -> Any: ...
-    def note(self, method: str, *arguments: object) -> bool: ...
-
 
 class OwnStore(NodeCalls, Protocol):
-    """The store of this node.
-
-    Attributes:
-        server_ends: if this process ends, the store ends too.
-        active_disconnects: disconnect requests that this process carries out for a process of the ring.
-    """
-
-    active_disconnects: ActiveDisconnects
+    """The store of this node."""
 
     @property
-    def server_ends(self) -> bool: ...
-
-    def serve_here(self, deliver: Deliver | None, obey: OnDisconnectRequest | None) -> None:
-        """Pass on what comes from a store in this process."""
+    def server_ends(self) -> bool:
+        """If this process ends, the store ends too."""
 
 
 class NodeLink(StoreLink):
-    """A link to another node.
+    """A link to a node.
 
     Args:
-        address: of the node; it may change.
+        name: of this process.
         greet: called on every connection before others may use it.
         changed: called when the node is reached, when it is lost, and after each attempt that failed.
 
@@ -113,35 +103,30 @@ class NodeLink(StoreLink):
     """
 
     retry_seconds = RETRY_SECONDS
+    store_calls = RingCalls
 
     def __init__(
         self,
         node: str,
-        address: str,
-        dialler: NodeDialler,
+        dial: Dial,
+        name: str,
+        receiver: FeedReceiver,
         greet: "Callable[[NodeLink], Awaitable[None]]",
         changed: "Callable[[NodeLink], None]",
     ) -> None:
-        super().__init__("", dialler.name, PATIENCE, ANSWER_SECONDS)
+        super().__init__(dial, name, receiver, lambda first: greet(self), PATIENCE, ANSWER_SECONDS)
         self.node = node
-        self.address = address
-        self.away = f"the node {node} of the ring is not reached"
         self.peer = f"the node {node} of the ring"
+        self.away = f"{self.peer} is not reached"
         self.away_since: float | None = time.monotonic()
         self.told: RingNews | None = None
         self.taken = ""
         self.reason = ""
-        self._dialler = dialler
-        self._greet_node = greet
         self._changed = changed
 
     def begin(self) -> None:
         """Without waiting until the node answers."""
         self._running = asyncio.get_running_loop().create_task(self._run())
-
-    async def _open(self, connection: BusConnection) -> BusConnection:
-        await self._dialler.dial(connection, self.node, self.address)
-        return connection
 
     async def _connect(self) -> None:
         try:
@@ -151,16 +136,13 @@ class NodeLink(StoreLink):
             raise
         self.taken = ""
 
-    async def _greet(self, first: bool) -> None:
-        await self._greet_node(self)
-
     def _unreached(self, reason: str) -> None:
         if reason != self.reason:  # and not at every attempt
             self.reason = reason
-            logger.warning("%s is not reached", self.peer, extra={"reason": reason, "address": self.address})
+            logger.warning("%s is not reached", self.peer, extra={"reason": reason})
         self._changed(self)
 
-    def _reached(self) -> None:
+    def _reached(self, first: bool) -> None:
         self.reason = ""
         logger.info("connected to %s", self.peer)
         self.away_since = None

@@ -194,6 +194,21 @@ class Router:
         return answers, silent
 
 
+class HolderCaller:
+    """Implements `Caller`: a call goes to the node that holds the shard of its first argument, a stream or a sid."""
+
+    def __init__(self, router: Router, unsent_calls: UnsentCalls) -> None:
+        self.router = router
+        self.unsent_calls = unsent_calls
+
+    async def call(self, method: str, *arguments: object) -> Any:
+        return await self.router.call(str(arguments[0]), method, *arguments)
+
+    def note(self, method: str, *arguments: object) -> bool:
+        node = self.router.nodes.get(self.router.holder(str(arguments[0])))
+        return node is not None and node.note(method, *arguments)
+
+
 async def gathered(asked: Mapping[str, Coroutine[Any, Any, T]]) -> dict[str, T]:
     """The answers of the nodes that do not fail."""
     return (await _gathered(asked, None))[0]

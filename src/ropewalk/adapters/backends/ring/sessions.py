@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
-from ropewalk.adapters.backends.ring.links import NodeCalls, OwnStore
-from ropewalk.adapters.backends.ring.router import Router, UnsentCalls, gathered
+from ropewalk.adapters.backends.ring.links import ActiveDisconnects, NodeCalls, OwnStore
+from ropewalk.adapters.backends.ring.router import HolderCaller, gathered
 from ropewalk.adapters.backends.workers.backend import ENDED_AT_ONCE
 from ropewalk.model.errors import Moved, Unavailable
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
@@ -39,16 +39,17 @@ class _Passing:
 
 
 class RingSessions:
-    """Implements `ports.SessionStore` and `ports.Leases`. `own` is the store of the node `me`."""
+    """Implements `ports.SessionStore` and `ports.Leases`. `own` is the store of this node."""
 
     same_host = True
 
-    def __init__(self, router: Router, me: str, clock: Clock, owed: UnsentCalls, own: OwnStore) -> None:
-        self._router = router
-        self._me = me
+    def __init__(self, caller: HolderCaller, clock: Clock, own: OwnStore, active: ActiveDisconnects) -> None:
+        self._router = caller.router
+        self._me = caller.router.state.me
+        self._unsent_calls = caller.unsent_calls
         self._clock = clock
-        self._unsent_calls = owed
         self._own = own
+        self._active_disconnects = active
         self._passing: dict[str, _Passing] = {}
         self._leases: dict[str, int] = {}  # by node
         self._lease = 1
@@ -86,15 +87,15 @@ class RingSessions:
     # --- those that end -----------------------------------------------------------------------------------------------
 
     async def revoke(self, ids: str, reconnect: bool) -> _Ended:
-        answers = await self._router.ask_all("revoke_own" if ids in self._own.active_disconnects else "revoke", ids, reconnect)
+        answers = await self._router.ask_all("revoke_own" if ids in self._active_disconnects else "revoke", ids, reconnect)
         return [each for ended in answers.values() for each in ended]
 
     async def take_expired(self, limit: int) -> _Ended:
         """Of this node first: those of others mostly see to their own."""
-        ended: _Ended = await self._own.call("expired", limit)
+        ended: _Ended = await self._own.call("take_expired", limit)
         for node, calls in self._router.reached().items():
             if node != self._me and limit > len(ended):
-                answers = await gathered({node: calls.call("expired", limit - len(ended))})
+                answers = await gathered({node: calls.call("take_expired", limit - len(ended))})
                 ended += answers.get(node, [])
         return ended
 

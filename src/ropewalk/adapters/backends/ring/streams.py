@@ -10,32 +10,25 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.ring.links import NodeCalls
-from ropewalk.adapters.backends.ring.router import Router, UnsentCalls, grouped
-from ropewalk.adapters.backends.workers import wire
+from ropewalk.adapters.backends.ring.router import HolderCaller, grouped
 from ropewalk.core.ring import parse_partition
 from ropewalk.model.errors import PartitionChanged, Unanswered, Unavailable
-from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
-from ropewalk.model.messages import Position, Publication, Receipt
-from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.history import StreamSummary
+from ropewalk.model.messages import Publication, Receipt
+from ropewalk.model.presence import Member, PresenceEvent
+from ropewalk.ports import PresenceStore, StreamStore
 
 
-class RingPresence:
-    """Implements `ports.PresenceStore`: each set is kept by the node that holds its stream's shard.
+class RingPresence(PresenceStore):
+    """Each set is kept by the node that holds its stream's shard.
 
     Invariant: nodes that are not reached when a sid leaves, or is replaced, are told later.
     """
 
-    def __init__(self, router: Router, owed: UnsentCalls) -> None:
-        self._router = router
-        self._unsent_calls = owed
-
-    async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
-        events: list[PresenceEvent] = await self._router.call(stream, "join", stream, sid, member)
-        return events
-
-    async def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
-        events: list[PresenceEvent] = await self._router.call(stream, "leave", stream, sid)
-        return events
+    def __init__(self, caller: HolderCaller) -> None:
+        self._caller = caller
+        self._router = caller.router
+        self._unsent_calls = caller.unsent_calls
 
     async def detach(self, sid: str, ttl: float) -> None:
         _, silent = await self._router.call_all("detach", sid, ttl)
@@ -52,22 +45,17 @@ class RingPresence:
         answers = await self._router.ask_all("expire")
         return [event for events in answers.values() for event in events]
 
-    async def members(self, stream: str, after: str, limit: int) -> PresencePage:
-        page: PresencePage = await self._router.call(stream, "members", stream, after, limit)
-        return page
 
-
-class RingStreams:
-    """Implements `ports.StreamStore`."""
-
+class RingStreams(StreamStore):
     confirms_transient = True
     resolves_unanswered = True
     """Only a node or a link that ends leaves an append unanswered, and nobody can tell then."""
 
     instant = False
 
-    def __init__(self, router: Router) -> None:
-        self._router = router
+    def __init__(self, caller: HolderCaller) -> None:
+        self._caller = caller
+        self._router = caller.router
         self.derive_partition = parse_partition
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
@@ -113,20 +101,6 @@ class RingStreams:
             if named != kept[stream]:
                 raise PartitionChanged(stream, named, kept[stream])
 
-    async def replay(self, stream: str, position: Position) -> Replay | Gap:
-        return wire.history(await self._router.call(stream, "replay", stream, position))
-
-    async def since(self, stream: str, timestamp: float) -> Replay | Gap:
-        return wire.history(await self._router.call(stream, "since", stream, timestamp))
-
-    async def tip(self, stream: str) -> Position:
-        tip: Position = await self._router.call(stream, "tip", stream)
-        return tip
-
-    async def partition_key(self, stream: str) -> str:
-        key: str = await self._router.call(stream, "partition_key", stream)
-        return key
-
     async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
         """Raises `Unavailable` where a node is not reached: a list that lacks its streams looks like a whole one."""
         nodes: list[NodeCalls] = []
@@ -139,10 +113,6 @@ class RingStreams:
         answers = await asyncio.gather(*(node.call("summaries", after, limit) for node in nodes))
         found: dict[str, StreamSummary] = {summary.stream: summary for answer in answers for summary in answer}
         return [found[name] for name in sorted(found)[:limit]]
-
-    async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
-        page: HistoryPage | None = await self._router.call(stream, "page", stream, after, limit)
-        return page
 
 
 def _placed(publication: Publication) -> Publication:

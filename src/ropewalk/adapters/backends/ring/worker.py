@@ -9,14 +9,14 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from ropewalk.adapters.backends.ring.access import RingAccess
-from ropewalk.adapters.backends.ring.links import ActiveDisconnects, NodeDialler, NodeLink
-from ropewalk.adapters.backends.workers.link import AWAY, RETRY_SECONDS, StoreLink
-from ropewalk.adapters.backends.workers.wire import BusConnection
+from ropewalk.adapters.backends.ring.feed import RingReceiver
+from ropewalk.adapters.backends.ring.links import NodeDialler, NodeLink
+from ropewalk.adapters.backends.workers.link import AWAY, RETRY_SECONDS, dial_socket
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import digest
 from ropewalk.model.errors import Conflict
 from ropewalk.model.ring import RingNews
-from ropewalk.ports import Clock, Deliver, OnDisconnectRequest
+from ropewalk.ports import Clock
 
 logger = logging.getLogger("ropewalk.ring")
 
@@ -35,21 +35,13 @@ class OwnStoreLink(NodeLink):
         self,
         node: str,
         path: str,
-        dialler: NodeDialler,
+        name: str,
+        receiver: RingReceiver,
         greet: Callable[[NodeLink], Awaitable[None]],
         changed: Callable[[NodeLink], None],
     ) -> None:
-        super().__init__(node, "", dialler, greet, changed)
-        self.active_disconnects = ActiveDisconnects()
-        self._path = path
-        self.away = AWAY
-        self.peer = "the store"
-
-    async def _open(self, connection: BusConnection) -> BusConnection:
-        return await StoreLink._open(self, connection)
-
-    def serve_here(self, deliver: Deliver | None, obey: OnDisconnectRequest | None) -> None:
-        """Everything comes over links."""
+        super().__init__(node, dial_socket(path), name, receiver, greet, changed)
+        self.peer, self.away = "the store", AWAY
 
 
 class RingWorkerBackend(RingAccess):
@@ -60,11 +52,10 @@ class RingWorkerBackend(RingAccess):
         self, state: RingState, path: str, number: int, run: str, key: str, tls: ssl.SSLContext | None, clock: Clock
     ) -> None:
         dialler = NodeDialler(worker_name(state.me, number, run), key, tls)
-        self.link = link = OwnStoreLink(state.me, path, dialler, self._greet, self._link_changed)
-        super().__init__(state, link, dialler, clock)
+        receiver = RingReceiver(lambda news: self._learn(state.me, news))
+        self.link = link = OwnStoreLink(state.me, path, dialler.name, receiver, self._greet, self._link_changed)
+        super().__init__(state, link, receiver, dialler, clock)
         self._links[state.me] = link
-        self.feed.join(link)
-        link.notes["told"] = lambda news: self._learn(state.me, news)
 
     async def start(self) -> None:
         await self.link.start()

@@ -12,6 +12,8 @@ from typing import Any
 from msgspec import Raw
 
 from ropewalk.adapters.backends.workers import wire
+from ropewalk.adapters.backends.workers.calls import Call, declared
+from ropewalk.adapters.backends.workers.store_calls import Greeting, StoreCalls
 from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, NOTE, BusConnection, frame
 from ropewalk.model.errors import Unanswered, Unavailable
 
@@ -29,33 +31,60 @@ MAX_UNSENT_BYTES = 16 * 1024 * 1024
 """Calls that may wait for an answer, and bytes that the store may be behind with. Past that callers are told to come back."""
 
 
+Dial = Callable[[BusConnection], Awaitable[object]]
+"""Connects this end to the store. Raises OSError and `Unavailable`."""
+
+
+def dial_socket(path: str) -> Dial:
+    return lambda connection: asyncio.get_running_loop().create_unix_connection(lambda: connection, path)
+
+
 class _Asked:
     """A call that waits for its answer."""
 
-    __slots__ = ("answer", "deadline", "method")
+    __slots__ = ("answer", "call", "deadline")
 
-    def __init__(self, method: str, answer: asyncio.Future[Any], deadline: float) -> None:
-        self.method = method
+    def __init__(self, call: Call, answer: asyncio.Future[Any], deadline: float) -> None:
+        self.call = call
         self.answer = answer
         self.deadline = deadline
 
 
 class StoreLink:
-    """`notes` are called for what comes unasked, `calls` for what the store asks; `back` after each connection but the
-    first. `server_ends`: this worker ends because all do."""
+    """Implements `Caller`.
+
+    Args:
+        name: of this process, and of no other before or after it.
+        receiver: has the methods that the store calls.
+        greet: called on each connection, with whether it is the first one, before others may use it.
+        patience: seconds for which a call waits for the connection.
+
+    Attributes:
+        server_ends: this process ends because all do.
+    """
 
     away = AWAY
     peer = "the store"
     retry_seconds = RETRY_SECONDS
+    store_calls: type = StoreCalls
 
-    def __init__(self, path: str, name: str, patience: float = PATIENCE, answer_seconds: float = ANSWER_SECONDS) -> None:
-        self._path = path
+    def __init__(
+        self,
+        dial: Dial,
+        name: str,
+        receiver: object,
+        greet: Callable[[bool], Awaitable[None]],
+        patience: float = PATIENCE,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self.dial = dial
         self._name = name
+        self._greet = greet
+        self._calls = declared(Greeting) | declared(self.store_calls)
+        self._receiver = receiver
+        self._received = declared(type(receiver))
         self._patience = patience
         self._answer_seconds = answer_seconds
-        self.notes: dict[str, Callable[..., None]] = {}
-        self.calls: dict[str, Callable[..., Awaitable[object]]] = {}
-        self.back: Callable[[], Awaitable[None]] = _nothing
         self.server_ends = False
         self._connection: BusConnection | None = None
         self._ready = asyncio.Event()
@@ -96,9 +125,9 @@ class StoreLink:
             try:
                 await self._connect()
                 await self._greet(first)
-                first = False
                 self._ready.set()
-                self._reached()
+                self._reached(first)
+                first = False
                 await self._stay()
                 logger.warning("the connection to %s is lost; trying to get it back", self.peer)
             except (OSError, Unavailable) as error:
@@ -110,25 +139,18 @@ class StoreLink:
 
     async def _connect(self) -> None:
         self._lost.clear()
-        self._connection = await self._open(BusConnection(self._receive, self._gone))
+        connection = BusConnection(self._receive, self._gone)
+        await self.dial(connection)
+        self._connection = connection
         await self._send("hello", (self._name,))
-
-    async def _open(self, connection: BusConnection) -> BusConnection:
-        loop = asyncio.get_running_loop()
-        await loop.create_unix_connection(lambda: connection, self._path)
-        return connection
-
-    async def _greet(self, first: bool) -> None:
-        """Before anybody else may use the connection."""
-        if not first:
-            logger.info("connected to %s again", self.peer)
-            await self.back()
 
     def _unreached(self, reason: str) -> None:
         logger.debug("%s is not reached", self.peer, extra={"reason": reason})
 
-    def _reached(self) -> None:
+    def _reached(self, first: bool) -> None:
         """Others may use the connection from now on."""
+        if not first:
+            logger.info("connected to %s again", self.peer)
 
     async def _stay(self) -> None:
         """Until the connection is lost; meanwhile calls that wait for too long are given up."""
@@ -161,20 +183,21 @@ class StoreLink:
 
     def _receive(self, connection: BusConnection, kind: int, number: int, name: str, body: Raw) -> None:
         if kind == NOTE:
-            self.notes[name](*wire.arguments(name, body))
+            getattr(self._receiver, name)(*self._received[name].arguments(body))
         elif kind == CALL:
             task = asyncio.get_running_loop().create_task(self._obey(connection, number, name, body))
             self._obeying.add(task)
             task.add_done_callback(self._obeying.discard)
         elif (asked := self._asked.pop(number, None)) is not None and not asked.answer.done():
             if kind == ANSWER:
-                asked.answer.set_result(wire.result(name, body))
+                asked.answer.set_result(asked.call.result(body))
             else:
                 asked.answer.set_exception(wire.error_of(name, body))
 
     async def _obey(self, connection: BusConnection, number: int, name: str, body: Raw) -> None:
         try:
-            answer = frame(ANSWER, number, name, await self.calls[name](*wire.arguments(name, body)))
+            asked = self._received[name]
+            answer = frame(ANSWER, number, "", await getattr(self._receiver, name)(*asked.arguments(body)))
         except Exception as error:
             answer = frame(wire.FAILURE, number, *wire.failure_of(error))
         connection.send(answer)
@@ -192,11 +215,11 @@ class StoreLink:
         return answer
 
     async def again(self, method: str, *arguments: object) -> Any:
-        """As `call`, from within `back`: before others may use the connection."""
+        """As `call`, while the store is greeted: before others may use the connection."""
         return await self._send(method, arguments)
 
     def note_again(self, method: str, *arguments: object) -> None:
-        """As `note`, from within `back`."""
+        """As `note`, while the store is greeted."""
         if self._connection is not None:
             self._connection.send(frame(NOTE, 0, method, arguments))
 
@@ -215,7 +238,7 @@ class StoreLink:
         loop = asyncio.get_running_loop()
         self._number += 1
         answer: asyncio.Future[Any] = loop.create_future()
-        self._asked[self._number] = _Asked(method, answer, loop.time() + self._answer_seconds)
+        self._asked[self._number] = _Asked(self._calls[method], answer, loop.time() + self._answer_seconds)
         self._connection.send(frame(CALL, self._number, method, arguments))
         return answer
 
@@ -232,5 +255,12 @@ class StoreLink:
             asked.answer.exception()  # whoever asked may have given up
 
 
-async def _nothing() -> None:
+class ReportLink(StoreLink):
+    """Of a worker whose streams are kept by another engine than the store process: it only exchanges reports."""
+
+    def __init__(self, path: str, name: str) -> None:
+        super().__init__(dial_socket(path), name, None, _nothing)
+
+
+async def _nothing(first: bool) -> None:
     pass

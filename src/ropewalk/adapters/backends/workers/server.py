@@ -1,10 +1,11 @@
-"""The store's end of the bus: answers the workers of the node, and brings messages and orders to them.
+"""The store's end of the bus: answers the processes that share the store, and brings messages and orders to them.
 
-Invariant: what a worker listens to is sent to it in the order in which it was registered. A worker whose connection ends counts
-as dead at once: its sessions are kept from then on, and can be resumed on any other.
+Invariant: what a process listens to is sent to it in the order in which it was registered. A worker whose connection ends
+counts as dead at once: its sessions are kept from then on, and can be resumed on any other.
 """
 
 import asyncio
+import inspect
 import logging
 import time
 from collections import deque
@@ -12,16 +13,21 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec import Raw
 
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.backpressure import HeldAnswers, PendingReads
+from ropewalk.adapters.backends.workers.calls import Call, CallKind, declared
+from ropewalk.adapters.backends.workers.feed import FeedReceiver
 from ropewalk.adapters.backends.workers.listeners import Listeners
-from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
-from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, FAILURE, NOTE, BusConnection, frame
+from ropewalk.adapters.backends.workers.store import SharedStore
+from ropewalk.adapters.backends.workers.store_calls import Greeting, NoReports, ReportCalls, Reports, StoreCalls
+from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, FAILURE, NOTE, BusConnection, Note, frame
 from ropewalk.model import closing as closings
+from ropewalk.model.errors import RopewalkError
 from ropewalk.model.journal import Row, RowKind
-from ropewalk.model.messages import Position, Registered, RemoteDisconnect
+from ropewalk.model.messages import Registered, RemoteDisconnect
 from ropewalk.model.session_log import DisconnectRequested, SessionClosed
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted
 from ropewalk.ports import Journal, StreamStore
@@ -41,44 +47,88 @@ MAX_DISCONNECTS = 10_000
 BACKLOG = 256
 
 
-_ABOUT_SESSIONS = frozenset({"save", "peek", "revoke", "expired", "abandoned", "renew", "write"})
-_ABOUT_MEMBERS = frozenset({"join", "leave", "detach", "adopt", "expire", "members"})
-_NEVER_WAIT = frozenset(
-    {
-        "hello",
-        "tip",
-        "partition_key",
-        "summaries",
-        "listen",
-        "listen_prefixes",
-        "run",
-        "claim",
-        "exchange",
-        *_ABOUT_SESSIONS,
-        *_ABOUT_MEMBERS,
-    }
-)
-_READS = frozenset({"replay", "since", "page"})
-"""Calls that are answered in one step, the second kind unless they reach into an archive: they need no task."""
-
-
-_HELD = frozenset({"append", "run"})
-"""Calls whose answers wait while a worker is behind."""
-
-Answer = Callable[..., Coroutine[Any, Any, object]]
-
-
 class BusWorker:
-    """A connection of one worker. Until it has said its name it is answered nothing else. `near`: it is a process of this
-    node, and not of another one of a ring."""
+    """A process at the other end of a connection. `near`: it belongs to this node, and not to another one of a ring."""
 
-    def __init__(self, connection: BusConnection) -> None:
+    def __init__(self, server: "StoreServer", connection: BusConnection, near: bool) -> None:
         self.connection = connection
-        self.name = ""
-        self.near = True
+        self.near = near
         self.asked: dict[int, asyncio.Future[int]] = {}
-        self.answers: dict[str, Answer] = {}
         self.reads = PendingReads(connection)
+        self.let_in("", Greeting(server, self))
+
+    def let_in(self, name: str, calls: Greeting | ReportCalls) -> None:
+        """`calls`: what it may call from now on."""
+        self.name = name
+        self.calls = calls
+        self.declared = declared(type(calls))
+
+    def tell(self, note: Note) -> None:
+        self.connection.send(note.encoded)
+
+    def ask(self, number: int, method: str, request: RemoteDisconnect | SessionWanted) -> asyncio.Future[int]:
+        waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.asked[number] = waiting
+        waiting.add_done_callback(lambda done: self.asked.pop(number, None))  # also of one that nobody waits for any more
+        self.connection.send(frame(CALL, number, method, (request,)))
+        return waiting
+
+
+class LocalWorker:
+    """The process of the store itself, which has clients too. Implements `Caller`. Nothing is encoded."""
+
+    near = True
+    connected = server_ends = True
+    away_since: float | None = None
+
+    def __init__(self, name: str, receiver: FeedReceiver) -> None:
+        self.name = name
+        self._receiver = receiver
+        self._obeying: set[asyncio.Task[int]] = set()
+        self._calls: ReportCalls
+
+    def let_in(self, calls: ReportCalls) -> None:
+        self._calls = calls
+        self._declared = declared(type(calls))
+
+    async def call(self, method: str, *arguments: object) -> Any:
+        self._calls.require(self._declared[method], arguments)
+        return await getattr(self._calls, method)(*arguments)
+
+    def note(self, method: str, *arguments: object) -> bool:
+        _complete(getattr(self._calls, method)(*arguments))
+        return True
+
+    def tell(self, note: Note) -> None:
+        getattr(self._receiver, note.method)(*note.arguments)
+
+    def ask(self, number: int, method: str, request: RemoteDisconnect | SessionWanted) -> asyncio.Future[int]:
+        """It goes on if nobody waits for it any more."""
+        task = asyncio.get_running_loop().create_task(self._obey(method, request))
+        self._obeying.add(task)
+        task.add_done_callback(self._obeying.discard)
+        return asyncio.shield(task)
+
+    async def _obey(self, method: str, request: RemoteDisconnect | SessionWanted) -> int:
+        try:
+            ended: int = await getattr(self._receiver, method)(request)
+        except RopewalkError as error:
+            logger.warning("an order was not carried out", extra={"reason": str(error)})
+            return 0
+        return ended
+
+
+BusProcess = BusWorker | LocalWorker
+
+
+def _complete(work: object) -> None:
+    """Of what a note asks for, nothing waits."""
+    if inspect.iscoroutine(work):
+        try:
+            work.send(None)
+        except StopIteration:
+            return
+        raise AssertionError("a note waits for something")
 
 
 class _Command:
@@ -93,49 +143,48 @@ class StoreServer:
     """Implements the `Carrier` of the store that it serves: make it, make the store with it, `attach` that, then `start`.
     Without a store, because another engine keeps everything, workers exchange reports over it and nothing else.
 
-    `exchange` is called with the report of a worker and returns what that worker should know of the node; `left` when a worker
-    is gone. Both may be set.
+    Attributes:
+        streams: those of the store, or what reaches further back than they do.
     """
 
     def __init__(self, journal: Journal | None = None) -> None:
         self._journal = journal
-        self.exchange: Callable[[str, bytes], bytes] = lambda worker, report: b""
-        self.left: Callable[[str], None] = lambda worker: None
+        self.reports: Reports = NoReports()
+        self.listeners: Listeners[BusProcess] = Listeners()
+        self.streams: StreamStore
         self._workers: dict[BusConnection, BusWorker] = {}
-        self._by_name: dict[str, BusWorker] = {}
-        self._listeners: Listeners[BusWorker] = Listeners()
+        self._by_name: dict[str, BusProcess] = {}
         self._orders: deque[tuple[float, RemoteDisconnect]] = deque(maxlen=MAX_DISCONNECTS)
         self._commands: dict[str, _Command] = {}  # by identifier
         self._lost_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         self._server: asyncio.Server | None = None
         self._asked = 0
-        self._held_answers = HeldAnswers(lambda: [worker.connection for worker in self._by_name.values()])
+        self._held_answers = HeldAnswers(lambda: [worker.connection for worker in self._workers.values() if worker.name])
         self._store: SharedStore | None = None
-        self._at_once = _NEVER_WAIT
-        self._hear: dict[str, Callable[..., None]] = {
-            "unlisten": self._listeners.remove,
-            "unlisten_prefix": self._listeners.remove_prefix,
-            "tell": self._tell,
-            "run": self._carry_on,
-            "rows": self._note,
-        }
+        self._at_once = {CallKind.NOW}
+        self._calls_of: Callable[[BusProcess, str], ReportCalls] = partial(ReportCalls, self)
 
-    def attach(self, store: SharedStore, streams: StreamStore) -> None:
-        """`streams`: those of the store, or what reaches further back than they do."""
+    def attach(
+        self, store: SharedStore, streams: StreamStore, calls_of: Callable[[BusProcess, str], ReportCalls] | None = None
+    ) -> None:
+        """
+        Args:
+            streams: those of the store, or what reaches further back than they do.
+            calls_of: returns what a process by this name may call; raises `NameTaken`.
+        """
         self._store = store
-        self._streams = streams
+        self.streams = streams
+        self._calls_of = calls_of or partial(StoreCalls, self, store=store)
         if streams is store.memory.streams:
-            self._at_once = _NEVER_WAIT | _READS | ({"append"} if streams.instant else frozenset())
+            self._at_once |= {CallKind.READ, CallKind.APPEND} if streams.instant else {CallKind.READ}
 
-    async def start(self, path: str) -> None:
-        if self._store is not None:
-            await self._store.start()
-        await self._listen_for_workers(path)
-
-    async def _listen_for_workers(self, path: str) -> None:
+    async def start(self, path: str, reports: Reports | None = None) -> None:
+        """Accept workers."""
+        if reports is not None:
+            self.reports = reports
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(self._accept, path, backlog=BACKLOG)
+        self._server = await loop.create_unix_server(self.accept, path, backlog=BACKLOG)
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -147,16 +196,41 @@ class StoreServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
-    def workers(self) -> int:
-        return len(self._by_name)
+    def names(self) -> set[str]:
+        """Of all processes."""
+        return set(self._by_name)
+
+    def own_workers(self) -> list[BusProcess]:
+        return [worker for worker in self._by_name.values() if worker.near]
 
     # --- connections --------------------------------------------------------------------------------------------------
 
-    def _accept(self) -> BusConnection:
+    def accept(self, near: bool = True) -> BusConnection:
         connection = BusConnection(self._receive, self._lost, lambda: self._caught_up(connection))
-        worker = self._workers[connection] = BusWorker(connection)
-        worker.answers["hello"] = partial(self._hello, worker)
+        self._workers[connection] = BusWorker(self, connection, near)
         return connection
+
+    def join(self, process: LocalWorker) -> None:
+        process.let_in(self._calls_of(process, process.name))
+        self._by_name[process.name] = process
+
+    def let_in(self, worker: BusWorker, name: str) -> None:
+        calls = self._calls_of(worker, name)
+        before = self._by_name.get(name)
+        if isinstance(before, BusWorker):  # that its former connection is dead has not been noticed
+            before.connection.close()
+            self._end_lease(name)
+        worker.let_in(name, calls)
+        self._by_name[name] = worker
+        now = time.monotonic()
+        lost_at = self._lost_at.pop(name, now)
+        self._lost_at = {each: when for each, when in self._lost_at.items() if when > now - ORDERS_SECONDS}
+        while self._orders and self._orders[0][0] < now - ORDERS_SECONDS:
+            self._orders.popleft()
+        if worker.near:  # processes of other nodes receive them from their own store
+            for when, order in self._orders:
+                if when >= lost_at:
+                    self._ask(worker, "obey", order)
 
     def _caught_up(self, connection: BusConnection) -> None:
         self._held_answers.caught_up()
@@ -166,7 +240,7 @@ class StoreServer:
     def _lost(self, connection: BusConnection) -> None:
         worker = self._workers.pop(connection)
         worker.reads.stop()
-        self._listeners.forget(worker)
+        self.listeners.forget(worker)
         for waiting in list(worker.asked.values()):
             waiting.cancel()
         if worker.name and self._by_name.get(worker.name) is worker:
@@ -175,153 +249,7 @@ class StoreServer:
             if self._store is not None and self._store.interrupted is not None:
                 self._store.interrupted.lost(worker.name)
             self._end_lease(worker.name)
-            self.left(worker.name)
-
-    def _receive(self, connection: BusConnection, kind: int, number: int, name: str, body: Raw) -> None:
-        worker = self._workers[connection]
-        if kind == CALL:
-            self._call(worker, number, name, body)
-        elif kind == NOTE:
-            self._hear[name](worker, *wire.arguments(name, body))
-        elif (waiting := worker.asked.pop(number, None)) is not None and not waiting.done():
-            waiting.set_result(wire.result(name, body) if kind == ANSWER else 0)
-
-    def _call(self, worker: BusWorker, number: int, method: str, body: Raw) -> None:
-        arguments = wire.arguments(method, body)
-        if method in _READS:
-            worker.reads.add(lambda: self._begin(worker, number, method, worker.answers[method](*arguments)))
-        else:
-            self._begin(worker, number, method, worker.answers[method](*arguments))
-
-    def _begin(
-        self, worker: BusWorker, number: int, method: str, work: Coroutine[Any, Any, object]
-    ) -> asyncio.Task[object] | None:
-        """Returns the task of work that is not done at once."""
-        if method in self._at_once:
-            try:
-                work.send(None)
-            except StopIteration as done:
-                self._conclude(worker, number, method, done.value)
-            except Exception as error:
-                worker.connection.send(frame(FAILURE, number, *wire.failure_of(error)))
-            return None
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._answer, worker, number, method))
-        return task
-
-    def _answer(self, worker: BusWorker, number: int, method: str, task: asyncio.Task[object]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            return
-        if (error := task.exception()) is None:
-            self._conclude(worker, number, method, task.result())
-        else:
-            worker.connection.send(frame(FAILURE, number, *wire.failure_of(error)))
-
-    def _conclude(self, worker: BusWorker, number: int, method: str, answer: object) -> None:
-        if method in _HELD:
-            self._held_answers.send(worker.connection, frame(ANSWER, number, method, answer))
-        else:
-            worker.connection.send(frame(ANSWER, number, method, answer))
-
-    # --- to the workers -----------------------------------------------------------------------------------------------
-
-    def carry(self, messages: Sequence[Registered]) -> None:
-        first = messages[0].stream
-        if len(messages) == 1 or all(message.stream == first for message in messages):
-            if listeners := self._listeners.of(first):
-                encoded = frame(NOTE, 0, "deliver", (messages,))
-                for worker in listeners:
-                    worker.connection.send(encoded)
-            return
-        wanted: dict[BusWorker, list[Registered]] = {}
-        for message in messages:
-            for worker in self._listeners.of(message.stream):
-                wanted.setdefault(worker, []).append(message)
-        for worker, some in wanted.items():
-            worker.connection.send(frame(NOTE, 0, "deliver", (some,)))
-
-    def carry_runs(self, runs: Sequence[wire.CarriedRun]) -> None:
-        wanted: dict[BusWorker, list[wire.CarriedRun]] = {}
-        for run in runs:
-            for worker in self._listeners.of(run.stream):
-                wanted.setdefault(worker, []).append(run)
-        for worker, some in wanted.items():
-            worker.connection.send(frame(NOTE, 0, "runs", (some,)))
-
-    def order(self, node: str, order: SessionTaken) -> None:
-        if (worker := self._by_name.get(node)) is not None:
-            worker.connection.send(frame(NOTE, 0, "order", (order,)))
-
-    async def command(self, order: RemoteDisconnect) -> int:
-        """How many sessions all workers have ended. Raises `Unavailable` where that may not outlive a crash."""
-        assert self._store is not None
-        self._orders.append((time.monotonic(), order))
-        carried_out = _Command(self._store.clock(), set(self._by_name))
-        self._commands[order.identifier] = carried_out
-        before = self._store.sessions.of_identity(order.identifier)
-        ended = await self._ask_all(list(self._by_name.values()), "obey", order, OBEY_SECONDS)
-        if self._commands.get(order.identifier) is carried_out:
-            del self._commands[order.identifier]
-        ended += self._end_rest(before, order.reconnect)
-        if self._journal is not None:
-            detail = wire.text(DisconnectRequested(order.identifier, order.reconnect))
-            await self._journal.write([Row(RowKind.REVOKED, order.identifier, time.time(), detail=detail)])
-        return ended
-
-    def _revoke(self, worker: BusWorker, ids: str, reconnect: bool) -> wire.EndedSessions:
-        """While an order is carried out, a worker ends what lives on it: it alone knows what is under way for a session, and
-        which ones began after the order."""
-        assert self._store is not None
-        command = self._commands.get(ids)
-        if command is None or worker.name not in command.asked:
-            return self._store.sessions.revoke(ids, reconnect)
-        return self._store.sessions.revoke(ids, reconnect, command.at, command.asked - {worker.name})
-
-    def _end_rest(self, sids: list[str], reconnect: bool) -> int:
-        """Of sessions that were to be ended: those that no worker has ended."""
-        assert self._store is not None
-        rest = self._store.sessions.revoke_each(sids, reconnect)
-        for sid, snapshot in rest:
-            self._store.sessions.end(sid, snapshot)
-        if rest and self._journal is not None:
-            detail = wire.text(SessionClosed(kept=False, reason=closings.REMOTE.reason, followed=True))
-            self._journal.write_nowait([Row(RowKind.DISCONNECTED, sid, time.time(), sid=sid, detail=detail) for sid, _ in rest])
-        return len(rest)
-
-    async def _ask_all(
-        self, workers: Sequence[BusWorker], method: str, order: RemoteDisconnect | SessionWanted, seconds: float
-    ) -> int:
-        """The sum of what they answer in time."""
-        if not workers:
-            return 0
-        asked = [self._ask(worker, method, order) for worker in workers]
-        done, late = await asyncio.wait(asked, timeout=seconds)
-        for each in late:
-            each.cancel()
-        return sum(each.result() for each in done if not each.cancelled())
-
-    def _ask(self, worker: BusWorker, method: str, order: RemoteDisconnect | SessionWanted) -> asyncio.Future[int]:
-        self._asked += 1
-        waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        number = self._asked
-        worker.asked[number] = waiting
-        waiting.add_done_callback(lambda done: worker.asked.pop(number, None))  # also of one that nobody waits for any more
-        worker.connection.send(frame(CALL, self._asked, method, (order,)))
-        return waiting
-
-    # --- what workers say ---------------------------------------------------------------------------------------------
-
-    def _tell(self, worker: BusWorker, messages: list[Registered]) -> None:
-        self.carry(messages)
-
-    def _carry_on(self, worker: BusWorker, runs: list[wire.CarriedRun]) -> None:
-        self.carry_runs(runs)
-
-    def _note(self, worker: BusWorker, rows: list[Row]) -> None:
-        if self._store is not None and self._store.interrupted is not None:
-            self._store.interrupted.note(worker.name, rows)
+            self.reports.left(worker.name)
 
     def _end_lease(self, name: str) -> None:
         if self._store is not None:
@@ -329,99 +257,154 @@ class StoreServer:
 
     # --- what workers ask ---------------------------------------------------------------------------------------------
 
-    async def _hello(self, worker: BusWorker, name: str) -> bool:
-        before = self._by_name.get(name)
-        if before is not None:  # that its former connection is dead has not been noticed
-            before.connection.close()
-            self._end_lease(name)
-        worker.name = name
-        worker.answers = self._answers(worker)
-        self._by_name[name] = worker
-        now = time.monotonic()
-        lost_at = self._lost_at.pop(name, now)
-        self._lost_at = {each: when for each, when in self._lost_at.items() if when > now - ORDERS_SECONDS}
-        while self._orders and self._orders[0][0] < now - ORDERS_SECONDS:
-            self._orders.popleft()
-        self._order_again(worker, lost_at)
-        return True
+    def _receive(self, connection: BusConnection, kind: int, number: int, name: str, body: Raw) -> None:
+        worker = self._workers[connection]
+        if kind == CALL:
+            asked = worker.declared[name]
+            arguments = asked.arguments(body)
+            if asked.kind is CallKind.READ:
+                worker.reads.add(lambda: self._begin(worker, number, asked, arguments))
+            else:
+                self._begin(worker, number, asked, arguments)
+        elif kind == NOTE:
+            _complete(getattr(worker.calls, name)(*worker.declared[name].arguments(body)))
+        elif (waiting := worker.asked.pop(number, None)) is not None and not waiting.done():
+            waiting.set_result(msgspec.msgpack.decode(body, type=int) if kind == ANSWER else 0)
 
-    def _order_again(self, worker: BusWorker, since: float) -> None:
-        for when, order in self._orders:
-            if when >= since:
-                self._ask(worker, "obey", order)
+    def _begin(self, worker: BusWorker, number: int, asked: Call, arguments: Sequence[Any]) -> asyncio.Task[object] | None:
+        """Returns the task of work that is not done at once."""
+        try:
+            worker.calls.require(asked, arguments)
+            work: Coroutine[Any, Any, object] = getattr(worker.calls, asked.name)(*arguments)
+            if asked.kind in self._at_once:
+                work.send(None)
+        except StopIteration as done:
+            self._conclude(worker, number, asked, done.value)
+            return None
+        except Exception as error:
+            worker.connection.send(frame(FAILURE, number, *wire.failure_of(error)))
+            return None
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._answer, worker, number, asked))
+        return task
 
-    def _answers(self, worker: BusWorker) -> dict[str, Answer]:
-        exchange: dict[str, Answer] = {"exchange": partial(self._exchange, worker)}
-        if self._store is None:
-            return exchange
-        store, streams = self._store, self._streams
-        sessions, presence = NodeSessions(store, worker.name), NodePresence(store, worker.name)
+    def _answer(self, worker: BusWorker, number: int, asked: Call, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        if (error := task.exception()) is None:
+            self._conclude(worker, number, asked, task.result())
+        else:
+            worker.connection.send(frame(FAILURE, number, *wire.failure_of(error)))
 
-        async def replay(stream: str, position: Position) -> wire.HistoryPieces:
-            return wire.pieces(await streams.replay(stream, position))
+    def _conclude(self, worker: BusWorker, number: int, asked: Call, result: object) -> None:
+        answer = frame(ANSWER, number, "", asked.sent(result))
+        if asked.held:
+            self._held_answers.send(worker.connection, answer)
+        else:
+            worker.connection.send(answer)
 
-        async def since(stream: str, timestamp: float) -> wire.HistoryPieces:
-            return wire.pieces(await streams.since(stream, timestamp))
+    # --- to the processes ---------------------------------------------------------------------------------------------
 
-        async def take(sid: str, successor: str) -> SessionSnapshot | None:
-            await self._release(sid)
-            return await sessions.take(sid, successor)
+    def carry(self, messages: Sequence[Registered]) -> None:
+        first = messages[0].stream
+        if len(messages) == 1 or all(message.stream == first for message in messages):
+            if listeners := self.listeners.of(first):
+                note = Note("deliver", messages)
+                for process in listeners:
+                    process.tell(note)
+            return
+        wanted: dict[BusProcess, list[Registered]] = {}
+        for message in messages:
+            for process in self.listeners.of(message.stream):
+                wanted.setdefault(process, []).append(message)
+        for process, some in wanted.items():
+            process.tell(Note("deliver", some))
 
-        async def revoke(ids: str, reconnect: bool) -> wire.EndedSessions:
-            return self._revoke(worker, ids, reconnect)
+    def carry_runs(self, runs: Sequence[wire.CarriedRun]) -> None:
+        wanted: dict[BusProcess, list[wire.CarriedRun]] = {}
+        for run in runs:
+            for process in self.listeners.of(run.stream):
+                wanted.setdefault(process, []).append(run)
+        for process, some in wanted.items():
+            process.tell(Note("runs", some))
 
-        async def run(runs: list[wire.CarriedRun]) -> None:
-            self.carry_runs(runs)
+    def tell_workers(self, note: Note) -> None:
+        """All processes of this node, except for this one."""
+        for worker in self._workers.values():
+            if worker.near and worker.name:
+                worker.tell(note)
 
-        async def abandoned(limit: int, server_ends: bool) -> wire.EndedSessions:
-            return store.take_abandoned(limit, server_ends)
+    def order(self, node: str, order: SessionTaken) -> None:
+        if (process := self._by_name.get(node)) is not None:
+            process.tell(Note("order", order))
 
-        return {
-            "append": streams.append,
-            "replay": replay,
-            "since": since,
-            "tip": streams.tip,
-            "partition_key": streams.partition_key,
-            "summaries": streams.summaries,
-            "page": streams.page,
-            "save": sessions.save,
-            "peek": sessions.peek,
-            "take": take,
-            "revoke": revoke,
-            "expired": sessions.take_expired,
-            "abandoned": abandoned,
-            "renew": sessions.renew,
-            "write": sessions.write,
-            "join": presence.join,
-            "leave": presence.leave,
-            "detach": presence.detach,
-            "adopt": presence.adopt,
-            "expire": presence.expire,
-            "members": presence.members,
-            "listen": partial(self._listen, worker),
-            "listen_prefixes": partial(self._listen_prefixes, worker),
-            "run": run,
-            "claim": partial(self._claim, worker),
-            "command": self.command,
-            **exchange,
-        }
-
-    async def _release(self, sid: str) -> None:
-        """If the session lives on a worker, have that keep it. One that does not answer is not waited for."""
+    async def release(self, sid: str) -> None:
+        """If the session lives on a process, have that keep it. One that does not answer is not waited for."""
         assert self._store is not None
         node, current = self._store.sessions.lives_on(sid)
         if (holder := self._by_name.get(node)) is not None:
             await self._ask_all([holder], "release", SessionWanted(current), RELEASE_SECONDS)
 
-    async def _claim(self, worker: BusWorker, sids: list[str]) -> None:
-        if self._store is not None and self._store.interrupted is not None:
-            self._store.interrupted.claim(worker.name, sids)
+    # --- remote disconnects -------------------------------------------------------------------------------------------
 
-    async def _listen(self, worker: BusWorker, streams: list[str]) -> None:
-        self._listeners.add(worker, streams)
+    async def command(self, order: RemoteDisconnect) -> int:
+        """How many sessions all workers have ended. Raises `Unavailable` where that may not outlive a crash."""
+        assert self._store is not None
+        carried_out = _Command(self._store.clock(), set(self._by_name))
+        self._commands[order.identifier] = carried_out
+        before = self._store.sessions.of_identity(order.identifier)
+        ended = await self.end_own(order, OBEY_SECONDS)
+        if self._commands.get(order.identifier) is carried_out:
+            del self._commands[order.identifier]
+        ended += self.end_rest(before, order.reconnect)
+        if self._journal is not None:
+            detail = _text(DisconnectRequested(order.identifier, order.reconnect))
+            await self._journal.write([Row(RowKind.REVOKED, order.identifier, time.time(), detail=detail)])
+        return ended
 
-    async def _listen_prefixes(self, worker: BusWorker, prefixes: list[bytes]) -> None:
-        self._listeners.add_prefixes(worker, prefixes)
+    async def end_own(self, order: RemoteDisconnect, seconds: float) -> int:
+        """Every process of this node ends its own sessions."""
+        self._orders.append((time.monotonic(), order))
+        return await self._ask_all(self.own_workers(), "obey", order, seconds)
 
-    async def _exchange(self, worker: BusWorker, report: bytes) -> bytes:
-        return self.exchange(worker.name, report)
+    def revoke(self, name: str, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
+        """While an order is carried out, a worker ends what lives on it: it alone knows what is under way for a session, and
+        which ones began after the order."""
+        assert self._store is not None
+        command = self._commands.get(ids)
+        if command is None or name not in command.asked:
+            return self._store.sessions.revoke(ids, reconnect)
+        return self._store.sessions.revoke(ids, reconnect, command.at, command.asked - {name})
+
+    def end_rest(self, sids: list[str], reconnect: bool) -> int:
+        """Of sessions that were to be ended: those that no process has ended."""
+        assert self._store is not None
+        rest = self._store.sessions.revoke_each(sids, reconnect)
+        for sid, snapshot in rest:
+            self._store.sessions.end(sid, snapshot)
+        if rest and self._journal is not None:
+            detail = _text(SessionClosed(kept=False, reason=closings.REMOTE.reason, followed=True))
+            self._journal.write_nowait([Row(RowKind.DISCONNECTED, sid, time.time(), sid=sid, detail=detail) for sid, _ in rest])
+        return len(rest)
+
+    async def _ask_all(
+        self, processes: Sequence[BusProcess], method: str, request: RemoteDisconnect | SessionWanted, seconds: float
+    ) -> int:
+        """The sum of what they answer in time."""
+        if not processes:
+            return 0
+        asked = [self._ask(process, method, request) for process in processes]
+        done, late = await asyncio.wait(asked, timeout=seconds)
+        for each in late:
+            each.cancel()
+        return sum(each.result() for each in done if not each.cancelled())
+
+    def _ask(self, process: BusProcess, method: str, request: RemoteDisconnect | SessionWanted) -> asyncio.Future[int]:
+        self._asked += 1
+        return process.ask(self._asked, method, request)
+
+
+def _text(detail: DisconnectRequested | SessionClosed) -> str:
+    return msgspec.json.encode(detail).decode()

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.backends.memory.recovery import CRASHED
+from ropewalk.adapters.backends.workers.calls import CallKind, Scope, call
 from ropewalk.adapters.backends.workers.presence import SharedPresence
 from ropewalk.adapters.backends.workers.sessions import SharedSessions
 from ropewalk.model.journal import Recovered, Restored, Row, RowKind
@@ -136,7 +137,7 @@ class SharedStore:
         self.memory = memory
         self.clock = clock = memory.clock
         self.carrier = carrier
-        self._journal = journal = memory.journal
+        journal = memory.journal
         self._next_lease = first_lease
         self.sessions = SharedSessions(clock, carrier.order, memory.limits, memory.stats)
         self.presence = SharedPresence(clock, carrier.carry, memory.limits)
@@ -192,13 +193,6 @@ class SharedStore:
             "presence_members": self.presence.roster.members,
         }
 
-    def take_abandoned(self, limit: int, server_ends: bool) -> list[tuple[str, SessionSnapshot]]:
-        """Sessions of whose end a node that stops tells the application: those that are over, and when the whole server ends
-        without a journal, also those that are kept. Nobody can come back to them."""
-        if server_ends and self._journal is None:
-            self.sessions.end_kept(limit)
-        return self.sessions.expired(limit)
-
     def end_lease(self, node: str) -> None:
         self._leases.pop(node, None)
         self.sessions.node_died(node)
@@ -237,27 +231,42 @@ class NodeSessions:
     def _sessions(self) -> SharedSessions:
         return self._store.sessions
 
+    @call(scope=Scope.SHARD)
     async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
         self._sessions.save(sid, snapshot, ttl)
 
+    @call()
     async def peek(self, sid: str) -> SessionSnapshot | None:
         return self._sessions.peek(sid)
 
+    @call(CallKind.TASK)
     async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
         return self._sessions.take(self._node, sid, successor)
 
+    @call(scope=Scope.ALL)
     async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
         return self._sessions.revoke(ids, reconnect)
 
+    @call()
     async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
         return self._sessions.expired(limit)
 
     async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
-        return self._store.take_abandoned(sys.maxsize, server_ends=False)
+        return await self.abandoned(sys.maxsize, server_ends=False)
 
+    @call()
+    async def abandoned(self, limit: int, server_ends: bool) -> list[tuple[str, SessionSnapshot]]:
+        """Sessions of whose end a node that stops tells the application: those that are over, and when the whole server ends
+        without a journal, also those that are kept. Nobody can come back to them."""
+        if server_ends and self._store.memory.journal is None:
+            self._sessions.end_kept(limit)
+        return self._sessions.expired(limit)
+
+    @call()
     async def renew(self, ttl: float, received: Collection[str]) -> Renewal:
         return self._store.renew(self._node, ttl, received)
 
+    @call(scope=Scope.SHARD)
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
         return [taken for write in sessions if (taken := self._sessions.write(self._node, write))]
 
@@ -273,20 +282,26 @@ class NodePresence:
     def _presence(self) -> SharedPresence:
         return self._store.presence
 
+    @call(scope=Scope.SHARD)
     async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
         return self._presence.join(self._node, stream, sid, member)
 
+    @call(scope=Scope.SHARD)
     async def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
         return self._presence.leave(stream, sid)
 
+    @call(scope=Scope.ALL)
     async def detach(self, sid: str, ttl: float) -> None:
         self._presence.detach(sid, ttl)
 
+    @call(scope=Scope.ALL)
     async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
         return self._presence.adopt(self._node, old_sid, new_sid)
 
+    @call()
     async def expire(self) -> list[PresenceEvent]:
         return self._presence.expire()
 
+    @call(scope=Scope.SHARD)
     async def members(self, stream: str, after: str, limit: int) -> PresencePage:
         return self._presence.roster.page(stream, after, limit)

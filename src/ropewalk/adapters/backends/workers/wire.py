@@ -1,4 +1,4 @@
-"""The bus between the workers of a node and its store: frames over a Unix socket, and the calls that go over it.
+"""The bus between the workers of a node and its store: frames over a Unix socket.
 
 Invariant: a frame is its length in four bytes and a msgpack array. What one side sends arrives in the same order. A call is
 answered once, unless the connection ends before.
@@ -6,25 +6,21 @@ answered once, unless the connection ends before.
 ```
 worker → store    [CALL, id, method, arguments]     [NOTE, 0, method, arguments]
 store → worker    [ANSWER, id, "", result]          [FAILURE, id, kind, what it says]
-store → worker    [NOTE, 0, "deliver" | "runs" | "order", …] [CALL, id, "obey" | "release", …], which the worker answers
+store → worker    [NOTE, 0, method, arguments]     [CALL, id, method, arguments]     which the worker answers
 ```
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable
+from functools import cached_property
+from typing import cast
 
 import msgspec
 from msgspec import Raw, Struct
 
 from ropewalk.model import errors
-from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary, split_at_gaps
-from ropewalk.model.journal import Row
-from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect, TransientRun
-from ropewalk.model.presence import Member, PresenceEvent, PresencePage
-from ropewalk.model.ring import Possession, RingNews
-from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWanted, SessionWrite
+from ropewalk.model.messages import TransientRun
 from ropewalk.protocol.broky.forwarding import take_apart
 
 logger = logging.getLogger("ropewalk.workers")
@@ -41,18 +37,6 @@ MUCH_BUFFERED, LITTLE_BUFFERED = 1024 * 1024, 256 * 1024
 """When the other side counts as behind, and when no more."""
 
 
-class HistoryPiece(Struct, frozen=True, array_like=True):
-    """A `Replay`, or a `Gap` if it has a reason. What follows a gap is the next piece."""
-
-    stream: str
-    epoch: str
-    tip: int
-    messages: tuple[Registered, ...] = ()
-    reason: str = ""
-    oldest: int = 0
-    more: bool = False
-
-
 class CarriedRun(Struct, frozen=True, array_like=True, gc=False):
     """A `TransientRun` without what takes it apart."""
 
@@ -63,67 +47,8 @@ class CarriedRun(Struct, frozen=True, array_like=True, gc=False):
     ordered: bool
 
 
-HistoryPieces = list[HistoryPiece]
-EndedSessions = list[tuple[str, SessionSnapshot]]
-
-METHODS: dict[str, tuple[Any, Any]] = {
-    # name: types of the arguments, type of the result
-    "hello": (tuple[str], bool),
-    "append": (tuple[list[Publication]], list[Receipt]),
-    "replay": (tuple[str, Position], HistoryPieces),
-    "since": (tuple[str, float], HistoryPieces),
-    "tip": (tuple[str], Position),
-    "partition_key": (tuple[str], str),
-    "summaries": (tuple[str, int], list[StreamSummary]),
-    "page": (tuple[str, int, int], HistoryPage | None),
-    "save": (tuple[str, SessionSnapshot, float], None),
-    "peek": (tuple[str], SessionSnapshot | None),
-    "take": (tuple[str, str], SessionSnapshot | None),
-    "revoke": (tuple[str, bool], EndedSessions),
-    "expired": (tuple[int], EndedSessions),
-    "abandoned": (tuple[int, bool], EndedSessions),
-    "renew": (tuple[float, list[str]], Renewal),
-    "write": (tuple[list[SessionWrite]], list[SessionTaken]),
-    "join": (tuple[str, str, Member], list[PresenceEvent]),
-    "leave": (tuple[str, str], list[PresenceEvent]),
-    "detach": (tuple[str, float], None),
-    "adopt": (tuple[str, str], dict[str, Member]),
-    "expire": (tuple[()], list[PresenceEvent]),
-    "members": (tuple[str, str, int], PresencePage),
-    "listen": (tuple[list[str]], None),
-    "listen_prefixes": (tuple[list[bytes]], None),
-    "run": (tuple[list[CarriedRun]], None),
-    "claim": (tuple[list[str]], None),
-    "command": (tuple[RemoteDisconnect], int),
-    "exchange": (tuple[bytes], bytes),
-    # between nodes of a ring
-    "news": (tuple[str, RingNews], RingNews),
-    "news_but": (tuple[str], RingNews | None),
-    "receive": (tuple[int, str, int, bytes], None),
-    "received": (tuple[int, str, int, Possession], None),
-    "write_passing": (tuple[list[SessionWrite]], list[SessionTaken]),
-    "forget": (tuple[list[str]], None),
-    "identity": (tuple[str], list[str]),
-    "disconnect": (tuple[RemoteDisconnect], int),
-    "revoke_own": (tuple[str, bool], EndedSessions),
-    "end_rest": (tuple[list[str], bool], int),
-    "told": (tuple[RingNews], None),
-    "obey": (tuple[RemoteDisconnect], int),
-    "release": (tuple[SessionWanted], int),
-    # without an answer
-    "unlisten": (tuple[str], None),
-    "unlisten_prefix": (tuple[bytes], None),
-    "tell": (tuple[list[Registered]], None),
-    "rows": (tuple[list[Row]], None),
-    "deliver": (tuple[list[Registered]], None),
-    "runs": (tuple[list[CarriedRun]], None),
-    "order": (tuple[SessionTaken], None),
-}
-
 _ENVELOPE = msgspec.msgpack.Decoder(tuple[int, int, str, Raw])
-_ARGUMENTS = {name: msgspec.msgpack.Decoder(types[0]) for name, types in METHODS.items()}
-_RESULTS = {name: msgspec.msgpack.Decoder(types[1]) for name, types in METHODS.items()}
-_encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder(enc_hook=list).encode  # any collection is sent as a list
 
 
 def frame(kind: int, number: int, name: str, body: object) -> bytes:
@@ -131,16 +56,16 @@ def frame(kind: int, number: int, name: str, body: object) -> bytes:
     return len(encoded).to_bytes(LENGTH_BYTES, "little") + encoded
 
 
-def arguments(method: str, body: Raw) -> Any:
-    return _ARGUMENTS[method].decode(body)
+class Note:
+    """A call without an answer, for several processes."""
 
+    def __init__(self, method: str, *arguments: object) -> None:
+        self.method = method
+        self.arguments = arguments
 
-def result(method: str, body: Raw) -> Any:
-    return _RESULTS[method].decode(body)
-
-
-def text(detail: Struct) -> str:
-    return msgspec.json.encode(detail).decode()
+    @cached_property
+    def encoded(self) -> bytes:
+        return frame(NOTE, 0, self.method, self.arguments)
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -152,30 +77,6 @@ def carried(run: TransientRun) -> CarriedRun:
 
 def run_of(run: CarriedRun) -> TransientRun:
     return TransientRun(run.stream, run.frame, run.count, run.timestamp, take_apart, run.ordered)
-
-
-# --- history ---------------------------------------------------------------------------------------------------------
-
-
-def pieces(answer: Replay | Gap) -> HistoryPieces:
-    return [
-        HistoryPiece(each.stream, each.epoch, each.tip, each.messages, each.reason.value, each.oldest)
-        if isinstance(each, Gap)
-        else HistoryPiece(each.stream, each.epoch, each.tip, each.messages, more=each.more)
-        for each in split_at_gaps(answer)
-    ]
-
-
-def history(found: Sequence[HistoryPiece]) -> Replay | Gap:
-    answer: Replay | Gap | None = None
-    for piece in reversed(found):
-        if piece.reason:
-            reason = GapReason(piece.reason)
-            answer = Gap(piece.stream, reason, piece.epoch, piece.oldest, piece.tip, piece.messages, answer)
-        else:
-            answer = Replay(piece.stream, piece.epoch, piece.tip, piece.messages, piece.more)
-    assert answer is not None
-    return answer
 
 
 # --- failures --------------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from ropewalk.adapters.backends.ring.feed import Call
 from ropewalk.adapters.backends.ring.links import NodeLink
+from ropewalk.adapters.backends.ring.router import SendCall
 from ropewalk.model.rules import StreamRules
 from ropewalk.testing.backend_rig import BackendSetup
 from ropewalk.testing.clock import ManualClock
@@ -37,7 +37,7 @@ class Greetings:
         await self.begun.wait()
         await self._fetch_news(link)
 
-    async def _hold(self, node: str, call: Call, shards: Sequence[int] | None = None) -> None:
+    async def _hold(self, node: str, call: SendCall, shards: Sequence[int] | None = None) -> None:
         self.held.add(node)
         await self.released[node].wait()
         await self._listen_at(node, call, shards)

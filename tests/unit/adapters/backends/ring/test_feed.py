@@ -1,12 +1,10 @@
 """The feed of a node while it connects to another one."""
 
-from ropewalk.adapters.backends.ring.feed import RingFeed
-from ropewalk.adapters.backends.ring.links import ActiveDisconnects
+from ropewalk.adapters.backends.ring.feed import RingFeed, RingReceiver
 from ropewalk.adapters.backends.ring.router import Router
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import build_first_table
 from ropewalk.model.ring import RingMember
-from ropewalk.ports import Deliver, OnDisconnectRequest
 
 STATE = RingState("a", build_first_table([RingMember("a", "h:1"), RingMember("b", "h:2")], 4))
 
@@ -17,22 +15,15 @@ class ReachedNode:
     connected = server_ends = True
     away_since: float | None = None
 
-    def __init__(self) -> None:
-        self.active_disconnects = ActiveDisconnects()
-
     async def call(self, method: str, *arguments: object) -> None:
         pass
 
     def note(self, method: str, *arguments: object) -> bool:
         return True
 
-    def serve_here(self, deliver: Deliver | None, obey: OnDisconnectRequest | None) -> None:
-        pass
-
 
 async def test_connecting_node_receives_prefixes_added_meanwhile() -> None:
-    own = ReachedNode()
-    feed = RingFeed(Router(STATE, {"a": own}), own)
+    feed = RingFeed(Router(STATE, {"a": ReachedNode()}), RingReceiver(lambda news: None))
     calls: list[object] = []
 
     async def call(method: str, prefixes: list[bytes]) -> None:

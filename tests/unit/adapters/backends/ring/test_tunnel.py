@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import msgspec
 import pytest
 import uvloop
 from msgspec import Raw
 
 from ropewalk.adapters.backends.ring import tunnel
 from ropewalk.adapters.backends.ring.tunnel import Tunnel, enter
-from ropewalk.adapters.backends.workers.wire import NOTE, BusConnection, arguments, frame
+from ropewalk.adapters.backends.workers.wire import NOTE, BusConnection, frame
 from ropewalk.core.node_proofs import DialledNode, DiallingNode
 from ropewalk.model.errors import Unavailable
 from ropewalk.protocol.broky import frames
@@ -35,7 +36,7 @@ class End:
         self.bus = BusConnection(self._receive, lambda bus: self.lost.set())
 
     def _receive(self, bus: BusConnection, kind: int, number: int, name: str, body: Raw) -> None:
-        self.received += arguments(name, body)
+        self.received += msgspec.msgpack.decode(body, type=list[str])
 
     def send(self, text: str) -> None:
         self.bus.send(frame(NOTE, 0, "unlisten", (text,)))

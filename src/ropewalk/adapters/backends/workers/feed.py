@@ -1,0 +1,130 @@
+"""The feed of a worker.
+
+Invariant: while the connection stands nothing of the feed is lost. After it was down the worker listens anew to everything that
+it wants to hear, and its readers look for what they have missed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+
+from ropewalk.adapters.backends.workers import wire
+from ropewalk.adapters.backends.workers.calls import CallKind, call
+from ropewalk.adapters.backends.workers.link import StoreLink
+from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
+from ropewalk.model.sessions import EndRequest, SessionTaken, SessionWanted
+from ropewalk.ports import Deliver, OnDisconnectRequest, OnMissed, ignore_missed
+
+MAX_UNANSWERED = 64 * 1024
+"""Bytes of runs that are handed over before an answer is waited for."""
+
+LISTENED_AT_ONCE = 10_000
+
+
+class FeedReceiver:
+    """What a store tells a process. The connection may stand before the feed is started, and stays for a moment when it is
+    stopped: there are no sessions then, so that a request ends none."""
+
+    def __init__(self) -> None:
+        self._deliver: Deliver | None = None
+        self._end: OnDisconnectRequest | None = None
+        self._ending: set[asyncio.Future[int]] = set()
+
+    def start(self, deliver: Deliver, end: OnDisconnectRequest) -> None:
+        self._deliver, self._end = deliver, end
+
+    def stop(self) -> None:
+        self._deliver = self._end = None
+
+    @call()
+    def deliver(self, messages: list[Registered]) -> None:
+        if self._deliver is not None:
+            self._deliver(messages)
+
+    @call()
+    def runs(self, runs: list[wire.CarriedRun]) -> None:
+        if self._deliver is not None:
+            self._deliver([wire.run_of(run) for run in runs])
+
+    @call()
+    def order(self, order: SessionTaken) -> None:
+        task = asyncio.ensure_future(self._carry_out(order))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    @call(CallKind.TASK)
+    async def obey(self, order: RemoteDisconnect) -> int:
+        return await self._carry_out(order)
+
+    @call(CallKind.TASK)
+    async def release(self, wanted: SessionWanted) -> int:
+        return await self._carry_out(wanted)
+
+    async def _carry_out(self, request: EndRequest) -> int:
+        return 0 if self._end is None else await self._end(request)
+
+
+class WorkerFeed:
+    """Implements `ports.Feed` and `ports.PrefixFeed`."""
+
+    exact = False
+    reports_losses = True
+
+    def __init__(self, link: StoreLink, receiver: FeedReceiver) -> None:
+        self._link = link
+        self._receiver = receiver
+        self._listening: set[str] = set()
+        self._prefixes: set[bytes] = set()
+        self._missed: OnMissed = ignore_missed
+        self._unanswered_bytes = 0
+
+    async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: OnMissed = ignore_missed) -> None:
+        self._missed = missed
+        self._receiver.start(deliver, obey)
+
+    async def stop(self) -> None:
+        self._receiver.stop()
+
+    async def listen(self, stream: str) -> None:
+        self._listening.add(stream)
+        await self._link.call("listen", [stream])
+
+    def unlisten(self, stream: str) -> None:
+        self._listening.discard(stream)
+        self._link.note("unlisten", stream)
+
+    async def listen_prefix(self, prefix: bytes) -> None:
+        self._prefixes.add(prefix)
+        await self._link.call("listen_prefixes", [prefix])
+
+    def unlisten_prefix(self, prefix: bytes) -> None:
+        self._prefixes.discard(prefix)
+        self._link.note("unlisten_prefix", prefix)
+
+    def publish(self, messages: Sequence[Registered]) -> None:
+        self._link.note("tell", messages)
+
+    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> Awaitable[None] | None:
+        """After some notes a call, which is answered when those who deliver are not behind: so whoever brings many waits for
+        them, and whoever brings one does not."""
+        carried = [wire.carried(run) for run in runs]
+        self._unanswered_bytes += sum([len(run.frame) for run in runs])
+        if not confirm and self._unanswered_bytes < MAX_UNANSWERED and self._link.note("run", carried):
+            return None
+        self._unanswered_bytes = 0
+        return self._link.call("run", carried)
+
+    async def disconnect(self, request: RemoteDisconnect) -> int:
+        ended: int = await self._link.call("command", request)
+        return ended
+
+    def health(self) -> str:
+        return ""
+
+    async def listen_again(self) -> None:
+        """On a new connection."""
+        streams = list(self._listening)
+        for begin in range(0, len(streams), LISTENED_AT_ONCE):
+            await self._link.again("listen", streams[begin : begin + LISTENED_AT_ONCE])
+        if self._prefixes:
+            await self._link.again("listen_prefixes", list(self._prefixes))
+        self._missed()
