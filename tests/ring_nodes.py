@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.adapters.backends.memory.store import StoreOptions
 from ropewalk.adapters.backends.ring.backend import RingBackend
 from ropewalk.adapters.backends.ring.calls import process_name
 from ropewalk.adapters.backends.ring.links import NodeDialler
@@ -86,8 +86,8 @@ class RingNodeInProcess(RingBackend):
         setup = ring.setup
         state = RingState(name, build_first_table(members, SHARDS))
         server = StoreServer()
-        memory = MemoryBackend(Rulebook(setup.default, setup.rules), setup.clock, setup.limits, shards=SHARDS)
-        store = SharedStore(memory, server, run * 1000)
+        rules, options = Rulebook(setup.default, setup.rules), StoreOptions(setup.limits, shards=SHARDS)
+        store = SharedStore(rules, setup.clock, server, options, run * 1000)
         member = next(member for member in members if member.name == name)
         super().__init__(state, member, store, server, NodeDialler(process_name(name, str(run)), KEY, None))
         self.fault = StoreFault.NONE

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.adapters.backends.memory.store import StoreOptions
 from ropewalk.adapters.backends.workers.backend import WorkerBackend
 from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
@@ -25,15 +25,14 @@ class StoreProcess:
         self.directory = tempfile.TemporaryDirectory(prefix="ropewalk-bus-")
         self.path = str(Path(self.directory.name, "bus.sock"))
         self.server = StoreServer()
-        memory = MemoryBackend(Rulebook(setup.default, setup.rules), setup.clock, setup.limits)
-        self.store = SharedStore(memory, self.server)
-        self.server.attach(self.store, self.store.memory.streams)
+        rules = Rulebook(setup.default, setup.rules)
+        self.store = SharedStore(rules, setup.clock, self.server, StoreOptions(setup.limits))
+        self.server.attach(self.store)
         self.users = 0
 
     async def begin(self) -> None:
         self.users += 1
         if self.users == 1:
-            await self.store.start()
             await self.server.start(self.path)
 
     async def end(self) -> None:

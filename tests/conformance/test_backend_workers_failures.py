@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.adapters.backends.memory.calls import CallKind
+from ropewalk.adapters.backends.memory.store import StoreOptions
 from ropewalk.adapters.backends.workers import backpressure, link, server, wire
 from ropewalk.adapters.backends.workers.backend import WorkerBackend
-from ropewalk.adapters.backends.workers.calls import CallKind
 from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.core.rules import Rulebook
@@ -61,10 +61,9 @@ class StoreProcess:
         self._began += 1000
         self.server = StoreServer(journal)
         rules = Rulebook(StreamRules(history_limit=1000, history_ttl=300.0))
-        self.store = SharedStore(MemoryBackend(rules, time.time, journal=journal), self.server, self._began)
-        self.server.attach(self.store, self.store.memory.streams)
+        self.store = SharedStore(rules, time.time, self.server, StoreOptions(journal=journal), self._began)
+        self.server.attach(self.store)
         Path(self.path).unlink(missing_ok=True)
-        await self.store.start()
         await self.server.start(self.path)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ropewalk.adapters.backends.memory import MemoryBackend
-from ropewalk.adapters.backends.workers.shards import ShardContent, put_in, take_out
-from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
+from ropewalk.adapters.backends.memory.shards import ShardContent, put_in, take_out
+from ropewalk.adapters.backends.memory.store import NodePresence, StoreOptions
+from ropewalk.adapters.backends.workers.store import LeasedSessions, SharedStore
 from ropewalk.core.ring import locate_shard
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.limits import StoreLimits
@@ -59,8 +59,8 @@ class Pair:
     def _store(self, sent: SentMessages) -> SharedStore:
         rules = Rulebook(StreamRules(history_limit=5, history_ttl=20.0))
         limits = StoreLimits(presence_ttl=4.0, dedup_ttl=15.0, idle_factor=1.0)
-        store = SharedStore(MemoryBackend(rules, self.clock, limits, shards=SHARDS), sent)
-        store.memory._table._new_epoch = lambda: f"epoch{self.step}"
+        store = SharedStore(rules, self.clock, sent, StoreOptions(limits, shards=SHARDS))
+        store._table._new_epoch = lambda: f"epoch{self.step}"
         return store
 
     @property
@@ -72,7 +72,6 @@ class Pair:
 
     async def start(self) -> None:
         for store in self.stores:
-            await store.start()
             for node in NODES:
                 store.renew(node, 10.0, ())
 
@@ -112,22 +111,22 @@ class Pair:
             )
             for _ in range(rng.randrange(1, 4))
         ]
-        await self.both(stream, lambda store: store.memory.streams.append(some))
+        await self.both(stream, lambda store: store.streams.append(some))
         self.sequences.append(self.step)
 
     do_publish_more = do_publish
 
     async def do_read(self) -> None:
         stream = self.rng.choice(STREAMS)
-        tip: Position = await self.both(stream, lambda store: store.memory.streams.tip(stream))
+        tip: Position = await self.both(stream, lambda store: store.streams.tip(stream))
         position = Position(tip.epoch, max(0, tip.offset - self.rng.randrange(8)))
         at = self.clock.now - self.rng.choice((0.0, 1.0, 5.0, 30.0))
-        await self.both(stream, lambda store: store.memory.streams.replay(stream, position))
-        await self.both(stream, lambda store: store.memory.streams.since(stream, at))
-        await self.both(stream, lambda store: store.memory.streams.page(stream, 0, 3))
+        await self.both(stream, lambda store: store.streams.replay(stream, position))
+        await self.both(stream, lambda store: store.streams.since(stream, at))
+        await self.both(stream, lambda store: store.streams.page(stream, 0, 3))
 
     async def do_list(self) -> None:
-        await self.everywhere(lambda store: store.memory.streams.summaries("", 100))
+        await self.everywhere(lambda store: store.streams.summaries("", 100))
         gauges = [store.gauges() for store in self.halves]
         assert self.whole.gauges() == {name: gauges[0][name] + gauges[1][name] for name in gauges[0]}
 
@@ -147,22 +146,22 @@ class Pair:
         snapshot = SessionSnapshot(rng.choice(IDENTITIES), {}, expires_at=float(self.version))
         began = rng.choice((None, self.clock.now, self.clock.now - 3))
         write = SessionWrite(sid, snapshot, self.version, rng.choice((0.0, 5.0, 10.0)), rng.random() < 0.7, began)
-        await self.both(sid, lambda store: NodeSessions(store, node).write([write]))
+        await self.both(sid, lambda store: LeasedSessions(store, node).write([write]))
 
     async def do_take(self) -> None:
         sid, node = self.rng.choice(self.sids), self.rng.choice(NODES)
         successor = self.rng.choice((self._new_sid(sid), self.sids[-1], ""))
         if locate_shard(successor, SHARDS) != locate_shard(sid, SHARDS) or successor == sid:
             successor = ""
-        await self.both(sid, lambda store: NodeSessions(store, node).peek(sid))
-        await self.both(sid, lambda store: NodeSessions(store, node).take(sid, successor))
+        await self.both(sid, lambda store: LeasedSessions(store, node).peek(sid))
+        await self.both(sid, lambda store: LeasedSessions(store, node).take(sid, successor))
 
     async def do_revoke(self) -> None:
         ids = self.rng.choice(IDENTITIES)
-        await self.everywhere(lambda store: NodeSessions(store, "one").revoke(ids, True))
+        await self.everywhere(lambda store: LeasedSessions(store, "one").revoke(ids, True))
 
     async def do_expired(self) -> None:
-        await self.everywhere(lambda store: NodeSessions(store, "one").take_expired(100))
+        await self.everywhere(lambda store: LeasedSessions(store, "one").take_expired(100))
 
     async def do_renew(self) -> None:
         node, live_sids = self.rng.choice(NODES), self.rng.sample(self.sids, 3)
@@ -254,21 +253,21 @@ async def test_revoked_session_does_not_return_after_its_shard_moved() -> None:
 async def test_arriving_shard_replaces_stale_content() -> None:
     one, other = Pair(4).halves
     for store in (one, other):
-        await store.memory.streams.append([Publication("stream0", b"1")])
-    await one.memory.streams.append([Publication("stream0", b"2")])
+        await store.streams.append([Publication("stream0", b"1")])
+    await one.streams.append([Publication("stream0", b"2")])
     stale = next(
         f"old{number}" for number in count() if locate_shard(f"old{number}", SHARDS) == locate_shard("stream0", SHARDS)
     )
-    await other.memory.streams.append([Publication(stale, b"1")])
+    await other.streams.append([Publication(stale, b"1")])
     put_in(other, await take_out(one, locate_shard("stream0", SHARDS)))
-    assert (await other.memory.streams.tip("stream0")).offset == 2
-    assert (await other.memory.streams.tip(stale)).offset == 0
+    assert (await other.streams.tip("stream0")).offset == 2
+    assert (await other.streams.tip(stale)).offset == 0
 
 
 async def test_pieces_are_bounded() -> None:
     pair = Pair(2)
     store = pair.whole
-    await store.memory.streams.append([Publication(STREAMS[0], b"x" * 900) for _ in range(5)])
+    await store.streams.append([Publication(STREAMS[0], b"x" * 900) for _ in range(5)])
     content = await take_out(store, locate_shard(STREAMS[0], SHARDS))
     pieces = list(content.pieces(size=2100))
     assert len(pieces) > 1

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ropewalk.adapters.backends.workers.presence import SharedPresence
-from ropewalk.adapters.backends.workers.sessions import SharedSessions
-from ropewalk.adapters.backends.workers.store import NodeSessions
+from ropewalk.adapters.backends.memory.presence import MemoryPresence
+from ropewalk.adapters.backends.memory.sessions import MemorySessions
+from ropewalk.adapters.backends.workers.store import LeasedSessions
 from ropewalk.core.cursor import Cursor, Step
 from ropewalk.core.idempotency import Registrations
 from ropewalk.engine.feed import FeedReader
@@ -153,10 +153,10 @@ def test_receipt_with_a_wrong_position_is_found(monkeypatch: pytest.MonkeyPatch)
 
 def test_epoch_reused_after_data_loss_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def lose_all_but_epochs(self: LosableStore) -> None:
-        epochs = {stream: log.epoch for stream, log in self.memory._table.logs.items()}
+        epochs = {stream: log.epoch for stream, log in self._table.logs.items()}
         await lose(self)
         for stream, epoch in epochs.items():
-            self.memory._table._open(stream, epoch)
+            self._table._open(stream, epoch)
 
     lose = LosableStore.lose
     monkeypatch.setattr(LosableStore, "lose", lose_all_but_epochs)
@@ -168,21 +168,21 @@ def test_epoch_reused_after_data_loss_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_remote_disconnect_that_keeps_disconnected_sessions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def revoke_none(self: SharedSessions, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
+    def revoke_none(self: MemorySessions, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
         return []
 
-    monkeypatch.setattr(SharedSessions, "revoke", revoke_none)
+    monkeypatch.setattr(MemorySessions, "revoke", revoke_none)
     assert is_found(AnomalyKind.KICKED_SESSION_BACK, 4)
 
 
 def test_remote_disconnect_that_is_not_repeated_for_a_node_that_missed_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell = SharedSessions._tell
+    tell = MemorySessions._tell
 
-    def tell_unless_revoked(self: SharedSessions, node: str, order: SessionTaken) -> None:
+    def tell_unless_revoked(self: MemorySessions, node: str, order: SessionTaken) -> None:
         if not order.revoked:
             tell(self, node, order)
 
-    monkeypatch.setattr(SharedSessions, "_tell", tell_unless_revoked)
+    monkeypatch.setattr(MemorySessions, "_tell", tell_unless_revoked)
     # Any other change of a session is written to the store, which knows that it was revoked.
     without = ("cut", "vanish", "node_dies", "slow_down", "unsubscribe", "join", "leave")
     assert is_found(AnomalyKind.KICKED_SESSION_BACK, 8, without)
@@ -197,19 +197,19 @@ def test_lease_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_presence_set_that_ignores_the_end_of_a_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SharedPresence, "node_died", lambda self, node: None)
+    monkeypatch.setattr(MemoryPresence, "node_died", lambda self, node: None)
     assert is_found(AnomalyKind.GHOST_MEMBER, 91)
 
 
 def test_lost_presence_event_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell = SharedPresence.tell
+    tell = MemoryPresence.tell
     sent = []
 
-    def lose_every_tenth(self: SharedPresence, events: list[Any]) -> list[Any]:
+    def lose_every_tenth(self: MemoryPresence, events: list[Any]) -> list[Any]:
         sent.extend(events)
         return events if events and len(sent) % 10 == 0 else tell(self, events)
 
-    monkeypatch.setattr(SharedPresence, "tell", lose_every_tenth)
+    monkeypatch.setattr(MemoryPresence, "tell", lose_every_tenth)
     assert is_found(AnomalyKind.GHOST_MEMBER, 5)
 
 
@@ -244,10 +244,10 @@ def test_node_that_keeps_a_connection_whose_session_was_taken_over_is_found(monk
 
 
 def test_lost_disconnect_request_that_renewals_do_not_repeat_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def renew_lease_only(self: NodeSessions, ttl: float, received: Any) -> Renewal:
-        return Renewal(self._store.renew(self._node, ttl, received).lease)
+    async def renew_lease_only(self: LeasedSessions, ttl: float, received: Any) -> Renewal:
+        return Renewal(self._shared.renew(self._node, ttl, received).lease)
 
-    monkeypatch.setattr(NodeSessions, "renew", renew_lease_only)
+    monkeypatch.setattr(LeasedSessions, "renew", renew_lease_only)
     assert is_found(AnomalyKind.SESSION_TWICE, 1)
 
 
@@ -260,20 +260,20 @@ def test_disconnected_session_that_is_not_written_is_found(monkeypatch: pytest.M
 
 
 def test_expired_session_that_is_reported_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def report_again(self: SharedSessions, limit: int) -> list[tuple[str, SessionSnapshot]]:
+    def report_again(self: MemorySessions, limit: int) -> list[tuple[str, SessionSnapshot]]:
         return [(sid, msgspec.msgpack.decode(data, type=SessionSnapshot)) for sid, data in list(self._over)[:limit]]
 
-    monkeypatch.setattr(SharedSessions, "expired", report_again)
+    monkeypatch.setattr(MemorySessions, "expired", report_again)
     assert is_found(AnomalyKind.ENDED_TWICE, 9)
 
 
 def test_session_lost_with_the_node_that_has_just_taken_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = SharedSessions.take
+    take = MemorySessions.take
 
-    def take_without_successor(self: SharedSessions, node: str, sid: str, successor: str) -> SessionSnapshot | None:
+    def take_without_successor(self: MemorySessions, node: str, sid: str, successor: str) -> SessionSnapshot | None:
         return take(self, node, sid, "")
 
-    monkeypatch.setattr(SharedSessions, "take", take_without_successor)
+    monkeypatch.setattr(MemorySessions, "take", take_without_successor)
     assert is_found(AnomalyKind.LOST_SESSION, 3)
 
 

@@ -26,7 +26,6 @@ from ropewalk.model.limits import StoreLimits
 from ropewalk.ports import Backend, NodeName, Ring, StreamStore
 
 if TYPE_CHECKING:
-    from ropewalk.adapters.backends.memory import MemoryBackend
     from ropewalk.adapters.backends.ring.passage import FdReceiver, NodeIngress, WorkerIngress
     from ropewalk.adapters.backends.workers.backend import WorkerBackend
     from ropewalk.adapters.backends.workers.link import StoreLink
@@ -71,23 +70,20 @@ class Bus:
     """The bus between a store process and its workers.
 
     Args:
-        store: None if Redis, NATS or a ring keeps the streams.
+        whole: the store process keeps all streams; not Redis, NATS or a ring.
         door: receives the ring connections that workers hand over.
     """
 
-    def __init__(
-        self, server: "StoreServer", path: str, store: "SharedStore | None" = None, door: "FdReceiver | None" = None
-    ) -> None:
+    def __init__(self, server: "StoreServer", path: str, whole: bool = False, door: "FdReceiver | None" = None) -> None:
         self._server = server
         self._path = path
-        self._store = store
+        self._whole = whole
         self._door = door
 
     async def start(self, streams: StreamStore, reports: WorkerReports) -> None:
         """`streams`: of the store, or with the archive behind them."""
-        if self._store is not None:
-            self._server.attach(self._store, streams)
-            await self._store.start()
+        if self._whole:
+            self._server.read_through(streams)
         await self._server.start(self._path, reports)
         if self._door is not None:
             self._door.start()
@@ -109,7 +105,7 @@ def build_backend(settings: Settings, rules: Rulebook, journal: StoredJournal, s
     if role.kind is ProcessKind.STORE:
         return _store(settings, rules, journal, stats, role)
     kept = journal if settings.journal.data_dir else None
-    memory: RecoveringBackend = _memory(settings, rules, kept, stats)
+    memory: RecoveringBackend = resolve(BACKENDS, "memory")(rules, time.time, _kept_limits(settings, kept), kept, stats)
     return ChosenBackend(memory, SessionLog() if kept is None else JournalSessionLog(kept, time.time), memory)
 
 
@@ -133,13 +129,12 @@ def _cluster_backend(settings: Settings, backend: Backend, journal: StoredJourna
     return ChosenBackend(backend, log, recorder, recorder)
 
 
-def _memory(settings: Settings, rules: Rulebook, kept: StoredJournal | None, stats: Stats, shards: int = 1) -> "MemoryBackend":
+def _kept_limits(settings: Settings, kept: StoredJournal | None) -> StoreLimits:
     limits = store_limits(settings)
     if kept is not None:
         # Streams in a journal are not lost when idle, so their epochs must not change. The journal keeps all tips anyway.
         limits = structs.replace(limits, idle_factor=inf)
-    backend: MemoryBackend = resolve(BACKENDS, "memory")(rules, time.time, limits, kept, stats, shards)
-    return backend
+    return limits
 
 
 def store_limits(settings: Settings) -> StoreLimits:
@@ -156,14 +151,17 @@ def _store(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: S
     """The memory backend for several workers."""
     kept = journal if settings.journal.data_dir else None
     server: StoreServer = resolve(BACKENDS, "bus")(kept)
-    store = _shared_store(_memory(settings, rules, kept, stats), server)
+    store = _shared_store(settings, rules, kept, stats, server)
     backend: RecoveringBackend = resolve(BACKENDS, "own store")(store, server)
     log = SessionLog() if kept is None else JournalSessionLog(kept, time.time)
-    return ChosenBackend(backend, log, backend, bus=Bus(server, role.bus_socket, store))
+    return ChosenBackend(backend, log, backend, bus=Bus(server, role.bus_socket, whole=True))
 
 
-def _shared_store(memory: "MemoryBackend", carrier: "StoreServer") -> "SharedStore":
-    store: SharedStore = resolve(BACKENDS, "store")(memory, carrier, secrets.randbits(LEASE_BITS))
+def _shared_store(
+    settings: Settings, rules: Rulebook, kept: StoredJournal | None, stats: Stats, carrier: "StoreServer", shards: int = 1
+) -> "SharedStore":
+    options = resolve(BACKENDS, "store options")(_kept_limits(settings, kept), kept, stats, shards)
+    store: SharedStore = resolve(BACKENDS, "store")(rules, time.time, carrier, options, secrets.randbits(LEASE_BITS))
     return store
 
 
@@ -185,7 +183,7 @@ def _ring_node(settings: Settings, rules: Rulebook, journal: StoredJournal, stat
     kept = journal if settings.journal.data_dir else None
     state = ring.load_ring_state(settings)
     server: StoreServer = resolve(BACKENDS, "bus")(kept)
-    store = _shared_store(_memory(settings, rules, kept, stats, state.table.shards), server)
+    store = _shared_store(settings, rules, kept, stats, server, state.table.shards)
     backend = ring.build_backend(settings, state, store, server, role)
     return ChosenBackend(
         backend,

@@ -22,6 +22,7 @@ BACKENDS = {
     "link": "ropewalk.adapters.backends.workers.link:ReportLink",
     "engine": "ropewalk.adapters.backends.workers.local:BackendBesideEngine",
     "own store": "ropewalk.adapters.backends.workers.local:StoreBackend",
+    "store options": "ropewalk.adapters.backends.memory.store:StoreOptions",
     "store": "ropewalk.adapters.backends.workers.store:SharedStore",
     "worker": "ropewalk.adapters.backends.workers.backend:WorkerBackend",
 }

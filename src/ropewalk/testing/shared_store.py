@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 
-from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.adapters.backends.memory.store import StoreOptions
 from ropewalk.adapters.backends.workers.store import Carrier, SharedStore
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.journal import QueuedRows, Row
@@ -98,12 +98,11 @@ class LosableStore(SharedStore):
 
     def _start_empty(self, rulebook: Rulebook, clock: Clock, carrier: Carrier, limits: StoreLimits, queue_limit: int) -> None:
         self.queue = SharedQueue(clock, queue_limit)
-        super().__init__(MemoryBackend(rulebook, clock, limits, self.queue), carrier, self._next_lease)
+        super().__init__(rulebook, clock, carrier, StoreOptions(limits, self.queue), self._next_lease)
 
     async def lose(self) -> None:
         """Restart without any data."""
         self._begin()
-        await self.start()
 
 
 class NodeQueue:

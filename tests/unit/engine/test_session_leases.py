@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ropewalk.adapters.backends.workers.sessions import SharedSessions
+from ropewalk.adapters.backends.memory.sessions import MemorySessions
 from ropewalk.core.rules import Rulebook
 from ropewalk.engine.persistent_presence import PersistentPresence
 from ropewalk.engine.session_leases import KNOWN_SECONDS, LEASE_SECONDS, RENEW_SECONDS, WRITE_SECONDS
@@ -350,7 +350,7 @@ def test_sessions_in_the_store_are_removed_after_their_ttl() -> None:
             await asyncio.sleep(0.2)
             client.session.connection_lost()
         await asyncio.sleep(2 * PATIENT.sessions_ttl)
-        sessions: SharedSessions = cluster.store.sessions
+        sessions: MemorySessions = cluster.store.sessions
         assert (len(sessions), sessions.nodes()) == (0, set())
         assert len(cluster.over) == 50
 

@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions
+from ropewalk.adapters.backends.memory.store import NodePresence
+from ropewalk.adapters.backends.workers.store import LeasedSessions
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import QueuedRows, Row
@@ -136,7 +137,7 @@ class UnreliableStreams:
 
     @property
     def _inner(self) -> StreamStore:
-        return self._store.memory.streams
+        return self._store.streams
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         return await self._call(lambda: self._inner.append(publications))
@@ -165,7 +166,7 @@ class UnreliableSessions:
 
     same_host = False
 
-    def __init__(self, inner: NodeSessions, link: UnreliableLink, ended: Callable[[str], None]) -> None:
+    def __init__(self, inner: LeasedSessions, link: UnreliableLink, ended: Callable[[str], None]) -> None:
         self._inner = inner
         self._link = link
         self._call = link.call
@@ -390,13 +391,13 @@ class UnreliableBackend:
         self._store = store
         self.link = UnreliableLink(air, node)
         self.streams = UnreliableStreams(store, self.link)
-        self.sessions = self.leases = UnreliableSessions(NodeSessions(store, node), self.link, ended)
+        self.sessions = self.leases = UnreliableSessions(LeasedSessions(store, node), self.link, ended)
         self.presence = UnreliablePresence(NodePresence(store, node), self.link)
         self.record_queue = UnreliableQueue(NodeQueue(store, node), self.link)
         self.feed = UnreliableFeed(air, node)
 
     async def start(self) -> None:
-        await self._store.start()
+        """The shared store is running."""
 
     async def stop(self) -> None:
         """The shared store keeps running."""

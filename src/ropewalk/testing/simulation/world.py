@@ -160,7 +160,6 @@ class World:
 
     async def start(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._fail)
-        await self._store.start()
         for _ in range(self.plan.nodes):
             self.hosts.append(await self.new_host())
         for number in range(self.plan.clients):
@@ -201,7 +200,7 @@ class World:
                 client.speed_up()
             await asyncio.sleep(1.0)
             self.raise_failure()
-        tips = {stream: await self._store.memory.streams.tip(stream) for stream in self.streams}
+        tips = {stream: await self._store.streams.tip(stream) for stream in self.streams}
         for client in self.clients:
             client.check_end(lambda stream: tips[stream])
         for stream in self.streams:

@@ -2,7 +2,8 @@
 
 from collections.abc import Coroutine
 
-from ropewalk.adapters.backends.memory import MemoryBackend, random_epoch
+from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.adapters.backends.memory.store import random_epoch
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.limits import StoreLimits
 from ropewalk.model.messages import Position, Publication

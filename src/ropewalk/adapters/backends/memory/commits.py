@@ -8,7 +8,7 @@ and it is applied as a whole or dropped.
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from ropewalk.adapters.backends.memory.feed import LocalFeed
+from ropewalk.adapters.backends.memory.feed import MemoryFeed
 from ropewalk.adapters.backends.memory.streams import StreamTable
 from ropewalk.core.idempotency import Registrations
 from ropewalk.model.errors import PartitionChanged, Unavailable
@@ -26,7 +26,7 @@ class DirectCommit:
     instant = True
 
     def __init__(
-        self, table: StreamTable, registrations: Registrations, clock: Clock, feed: LocalFeed, journal: Journal | None
+        self, table: StreamTable, registrations: Registrations, clock: Clock, feed: MemoryFeed, journal: Journal | None
     ) -> None:
         self._table = table
         self._registrations = registrations
@@ -211,7 +211,7 @@ class JournaledCommit:
         table: StreamTable,
         registrations: Registrations,
         clock: Clock,
-        feed: LocalFeed,
+        feed: MemoryFeed,
         journal: Journal,
         most_waiting: int = MAX_WAITING,
     ) -> None:

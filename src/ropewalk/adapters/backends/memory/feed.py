@@ -4,6 +4,7 @@ Invariant: what is registered is delivered in the step in which it becomes reada
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from ropewalk.model.messages import Deliverable, RemoteDisconnect, TransientRun
 from ropewalk.ports import Deliver
@@ -11,6 +12,12 @@ from ropewalk.ports import Deliver
 
 def _nobody(messages: Sequence[Deliverable]) -> None:
     """Before the node has started nobody listens."""
+
+
+class MemoryFeed(Protocol):
+    """Takes what the store registers and publishes, in order."""
+
+    publish: Deliver
 
 
 class LocalFeed:

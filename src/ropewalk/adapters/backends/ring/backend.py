@@ -12,13 +12,13 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from ropewalk.adapters.backends.memory.shards import taken_out
 from ropewalk.adapters.backends.ring.access import RingAccess
 from ropewalk.adapters.backends.ring.calls import RingCalls, ServedShards
 from ropewalk.adapters.backends.ring.feed import RingReceiver
 from ropewalk.adapters.backends.ring.hand_over import ShardReceiver, ShardSender
 from ropewalk.adapters.backends.ring.links import NodeDialler, NodeLink
 from ropewalk.adapters.backends.workers.server import LocalWorker, StoreServer
-from ropewalk.adapters.backends.workers.shards import taken_out
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.adapters.backends.workers.wire import BusConnection, Note
 from ropewalk.core.ring_state import RingState
@@ -55,7 +55,7 @@ class RingBackend(RingAccess):
         receiver = RingReceiver(lambda news: None)
         own = LocalWorker(dialler.name, receiver)
         super().__init__(state, own, receiver, dialler, store.clock)
-        journal = store.memory.journal
+        journal = store.journal
         self._lasting = journal is not None
         self._store = store
         self._server = server
@@ -69,7 +69,7 @@ class RingBackend(RingAccess):
         self._sender = ShardSender(state, store, self._moving, self._follow)
         self._receiver = ShardReceiver(state, store, journal)
         served = ServedShards(state, store, self._moving, self._sender, self._receiver, self.health)
-        server.attach(store, store.memory.streams, partial(RingCalls, server, served, self._hear))
+        server.attach(store, partial(RingCalls, server, served, self._hear))
         server.join(own)
 
     # --- lifecycle ----------------------------------------------------------------------------------------------------
@@ -88,16 +88,13 @@ class RingBackend(RingAccess):
     async def start(self) -> None:
         """Returns before other nodes are reachable: they may wait for this one."""
         self._running = True
-        await self._store.start()
         self._follow()
         self._spawn(self._compare_periodically())
 
     async def stop(self) -> None:
         await self._end_links_and_tasks()
         await self._server.stop()
-        await self._store.memory.stop()
-        if self._store.interrupted is not None:
-            self._store.interrupted.settle(at_once=True)
+        await self._store.stop()
 
     def accept(self) -> BusConnection:
         """A connection of another node."""
@@ -135,7 +132,7 @@ class RingBackend(RingAccess):
         await self._store.sweep()
 
     def reload_rules(self) -> None:
-        self._store.memory.reload_rules()
+        self._store.reload_rules()
 
     def gauges(self) -> dict[str, float]:
         state = self.state

@@ -7,8 +7,9 @@ node receives the messages that are registered here on the streams it listens to
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ropewalk.adapters.backends.memory.calls import CallKind, Scope, call
 from ropewalk.adapters.backends.ring.hand_over import ShardReceiver, ShardSender
-from ropewalk.adapters.backends.workers.calls import Call, CallKind, Scope, call, names_of
+from ropewalk.adapters.backends.workers.calls import Call, names_of
 from ropewalk.adapters.backends.workers.server import OBEY_SECONDS, BusProcess, StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.adapters.backends.workers.store_calls import StoreCalls

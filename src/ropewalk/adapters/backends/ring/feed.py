@@ -10,10 +10,10 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
+from ropewalk.adapters.backends.memory.calls import call
 from ropewalk.adapters.backends.ring.links import ActiveDisconnects
 from ropewalk.adapters.backends.ring.router import Router, SendCall, gathered
 from ropewalk.adapters.backends.workers import wire
-from ropewalk.adapters.backends.workers.calls import call
 from ropewalk.adapters.backends.workers.feed import LISTENED_AT_ONCE, MAX_UNANSWERED, FeedReceiver
 from ropewalk.adapters.backends.workers.server import MAX_DISCONNECTS, OBEY_SECONDS, ORDERS_SECONDS
 from ropewalk.model.errors import Moved, Unavailable

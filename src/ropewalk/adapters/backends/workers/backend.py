@@ -110,7 +110,7 @@ class WorkerBackend:
     async def _greet(self, first: bool) -> None:
         if not first:
             await self.journal.resend()
-            await self.feed.listen_again()
+            await self.feed.listen_again(self.link)
 
     def health(self) -> str:
         return "" if self.link.connected else AWAY

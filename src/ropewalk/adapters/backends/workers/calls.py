@@ -1,44 +1,19 @@
-"""The calls between the processes of a server. Each is declared once, by the method that carries it out.
-
-`call` marks such a method: its name, the types of its arguments and of its result are those of the call. `declared` reads them
-for both ends of a connection. `remote` makes the other end: an object whose methods send the calls of the same names.
+"""The two ends of the calls that methods declare: `declared` reads the types of their arguments and results for both ends of a
+connection. `remote` makes the other end: an object whose methods send the calls of the same names.
 """
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from enum import Enum, auto
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Raw, Struct
 
+from ropewalk.adapters.backends.memory.calls import CallKind, Declaration, Scope
 from ropewalk.model.history import Gap, GapReason, Replay, split_at_gaps
 from ropewalk.model.messages import Registered
 from ropewalk.model.sessions import SessionWrite
-
-
-class CallKind(Enum):
-    """How a call is answered."""
-
-    NOW = auto()  # in the step in which it arrives
-    READ = auto()  # of history: after the process has received the answers before it. `NOW`, unless an archive is asked
-    APPEND = auto()  # `NOW`, unless a journal is written first
-    TASK = auto()  # in a task of its own
-
-
-class Scope(Enum):
-    """Which node of a ring serves a call."""
-
-    ANY = auto()  # the one that is asked
-    SHARD = auto()  # the one that holds the shard of the first argument: a stream, a sid, or a list of what has one
-    ALL = auto()  # each, unless a shard with a session of these sids or this identity moves
-
-
-class _Declaration(NamedTuple):
-    kind: CallKind
-    scope: Scope
-    held: bool
 
 
 class Call(NamedTuple):
@@ -60,17 +35,6 @@ class Call(NamedTuple):
     sent: Callable[[Any], object]
 
 
-M = TypeVar("M", bound=Callable[..., object])
-
-
-def call(kind: CallKind = CallKind.NOW, scope: Scope = Scope.ANY, held: bool = False) -> Callable[[M], M]:
-    def declare(method: M) -> M:
-        method.__dict__["declaration"] = _Declaration(kind, scope, held)
-        return method
-
-    return declare
-
-
 _DECLARED: dict[type, dict[str, Call]] = {}
 
 
@@ -86,7 +50,7 @@ def declared(calls: type) -> dict[str, Call]:
     return found
 
 
-def _read(name: str, method: Callable[..., object], declaration: _Declaration) -> Call:
+def _read(name: str, method: Callable[..., object], declaration: Declaration) -> Call:
     types = get_type_hints(method)
     result = types.pop("return")
     arguments = msgspec.msgpack.Decoder(tuple[tuple(types.values())])  # type: ignore[misc]

@@ -7,8 +7,9 @@ it wants to hear, and its readers look for what they have missed.
 import asyncio
 from collections.abc import Awaitable, Sequence
 
+from ropewalk.adapters.backends.memory.calls import CallKind, call
 from ropewalk.adapters.backends.workers import wire
-from ropewalk.adapters.backends.workers.calls import CallKind, call
+from ropewalk.adapters.backends.workers.calls import Caller
 from ropewalk.adapters.backends.workers.link import StoreLink
 from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.sessions import EndRequest, SessionTaken, SessionWanted
@@ -69,8 +70,8 @@ class WorkerFeed:
     exact = False
     reports_losses = True
 
-    def __init__(self, link: StoreLink, receiver: FeedReceiver) -> None:
-        self._link = link
+    def __init__(self, caller: Caller, receiver: FeedReceiver) -> None:
+        self._caller = caller
         self._receiver = receiver
         self._listening: set[str] = set()
         self._prefixes: set[bytes] = set()
@@ -86,45 +87,45 @@ class WorkerFeed:
 
     async def listen(self, stream: str) -> None:
         self._listening.add(stream)
-        await self._link.call("listen", [stream])
+        await self._caller.call("listen", [stream])
 
     def unlisten(self, stream: str) -> None:
         self._listening.discard(stream)
-        self._link.note("unlisten", stream)
+        self._caller.note("unlisten", stream)
 
     async def listen_prefix(self, prefix: bytes) -> None:
         self._prefixes.add(prefix)
-        await self._link.call("listen_prefixes", [prefix])
+        await self._caller.call("listen_prefixes", [prefix])
 
     def unlisten_prefix(self, prefix: bytes) -> None:
         self._prefixes.discard(prefix)
-        self._link.note("unlisten_prefix", prefix)
+        self._caller.note("unlisten_prefix", prefix)
 
     def publish(self, messages: Sequence[Registered]) -> None:
-        self._link.note("tell", messages)
+        self._caller.note("tell", messages)
 
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> Awaitable[None] | None:
         """After some notes a call, which is answered when those who deliver are not behind: so whoever brings many waits for
         them, and whoever brings one does not."""
         carried = [wire.carried(run) for run in runs]
         self._unanswered_bytes += sum([len(run.frame) for run in runs])
-        if not confirm and self._unanswered_bytes < MAX_UNANSWERED and self._link.note("run", carried):
+        if not confirm and self._unanswered_bytes < MAX_UNANSWERED and self._caller.note("run", carried):
             return None
         self._unanswered_bytes = 0
-        return self._link.call("run", carried)
+        return self._caller.call("run", carried)
 
     async def disconnect(self, request: RemoteDisconnect) -> int:
-        ended: int = await self._link.call("command", request)
+        ended: int = await self._caller.call("command", request)
         return ended
 
     def health(self) -> str:
         return ""
 
-    async def listen_again(self) -> None:
+    async def listen_again(self, link: StoreLink) -> None:
         """On a new connection."""
         streams = list(self._listening)
         for begin in range(0, len(streams), LISTENED_AT_ONCE):
-            await self._link.again("listen", streams[begin : begin + LISTENED_AT_ONCE])
+            await link.again("listen", streams[begin : begin + LISTENED_AT_ONCE])
         if self._prefixes:
-            await self._link.again("listen_prefixes", list(self._prefixes))
+            await link.again("listen_prefixes", list(self._prefixes))
         self._missed()

@@ -4,24 +4,12 @@ Invariant: whatever it registers goes to the workers like everything else. Sessi
 have the application that has to hear of it.
 """
 
-from collections.abc import Callable, Sequence
-
-from ropewalk.adapters.backends.workers import wire
-from ropewalk.adapters.backends.workers.server import StoreServer
-from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
-from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
+from ropewalk.adapters.backends.memory.store import NodePresence, NodeSessions
+from ropewalk.adapters.backends.workers.feed import FeedReceiver, WorkerFeed
+from ropewalk.adapters.backends.workers.server import LocalWorker, StoreServer
+from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.model.sessions import SessionSnapshot
-from ropewalk.ports import (
-    Backend,
-    Deliver,
-    Feed,
-    Leases,
-    OnDisconnectRequest,
-    PresenceStore,
-    RecordQueue,
-    SessionStore,
-    StreamStore,
-)
+from ropewalk.ports import Backend, Feed, Leases, PresenceStore, RecordQueue, SessionStore, StreamStore
 
 
 class SessionsOfWorkers:
@@ -75,45 +63,6 @@ class BackendBesideEngine:
 NAME = "store"
 
 
-class StoreFeed:
-    """Implements `ports.Feed`."""
-
-    exact = True
-    reports_losses = True
-
-    def __init__(self, server: StoreServer) -> None:
-        self._server = server
-
-    async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: Callable[[], None] = lambda: None) -> None:
-        """Nobody listens in this process."""
-
-    async def stop(self) -> None: ...
-
-    async def listen(self, stream: str) -> None: ...
-
-    def unlisten(self, stream: str) -> None: ...
-
-    def publish(self, messages: Sequence[Registered]) -> None:
-        self._server.carry(messages)
-
-    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
-        self._server.carry_runs([wire.carried(run) for run in runs])
-
-    async def disconnect(self, request: RemoteDisconnect) -> int:
-        return await self._server.command(request)
-
-    def health(self) -> str:
-        return ""
-
-
-class StoreSessions(NodeSessions):
-    async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
-        return []
-
-    async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
-        return []
-
-
 class StoreBackend:
     """Implements `ports.Backend`."""
 
@@ -121,28 +70,18 @@ class StoreBackend:
     record_queue = None
 
     def __init__(self, store: SharedStore, server: StoreServer) -> None:
-        self._store = store
-        self.streams = store.memory.streams
-        self.sessions = StoreSessions(store, NAME)
+        receiver = FeedReceiver()
+        own = LocalWorker(NAME, receiver)
+        server.attach(store)
+        server.join(own)
+        self.streams = store.streams
+        self.sessions = SessionsOfWorkers(NodeSessions(store, NAME))
         self.presence = NodePresence(store, NAME)
-        self.feed = StoreFeed(server)
-        self.recover = store.recover
+        self.feed = WorkerFeed(own, receiver)
+        self.recover, self.stop, self.sweep = store.recover, store.stop, store.sweep
+        self.reload_rules, self.gauges = store.reload_rules, store.gauges
 
     async def start(self) -> None: ...
 
-    async def stop(self) -> None:
-        await self._store.memory.stop()
-        if self._store.interrupted is not None:
-            self._store.interrupted.settle(at_once=True)  # all workers are gone
-
     def health(self) -> str:
         return ""
-
-    async def sweep(self) -> None:
-        await self._store.sweep()
-
-    def reload_rules(self) -> None:
-        self._store.memory.reload_rules()
-
-    def gauges(self) -> dict[str, float]:
-        return self._store.gauges()

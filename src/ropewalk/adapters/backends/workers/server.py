@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from ropewalk.adapters.backends.memory.calls import CallKind
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.backpressure import HeldAnswers, PendingReads
-from ropewalk.adapters.backends.workers.calls import Call, CallKind, declared
+from ropewalk.adapters.backends.workers.calls import Call, declared
 from ropewalk.adapters.backends.workers.feed import FeedReceiver
 from ropewalk.adapters.backends.workers.listeners import Listeners
 from ropewalk.adapters.backends.workers.store import SharedStore
@@ -165,19 +166,18 @@ class StoreServer:
         self._at_once = {CallKind.NOW}
         self._calls_of: Callable[[BusProcess, str], ReportCalls] = partial(ReportCalls, self)
 
-    def attach(
-        self, store: SharedStore, streams: StreamStore, calls_of: Callable[[BusProcess, str], ReportCalls] | None = None
-    ) -> None:
-        """
-        Args:
-            streams: those of the store, or what reaches further back than they do.
-            calls_of: returns what a process by this name may call; raises `NameTaken`.
-        """
+    def attach(self, store: SharedStore, calls_of: Callable[[BusProcess, str], ReportCalls] | None = None) -> None:
+        """`calls_of` returns what a process of this name may call; raises `NameTaken`."""
         self._store = store
-        self.streams = streams
         self._calls_of = calls_of or partial(StoreCalls, self, store=store)
-        if streams is store.memory.streams:
-            self._at_once |= {CallKind.READ, CallKind.APPEND} if streams.instant else {CallKind.READ}
+        self.read_through(store.streams)
+
+    def read_through(self, streams: StreamStore) -> None:
+        """Streams that reach further back than those of the store."""
+        self.streams = streams
+        hot = self._store is not None and streams is self._store.streams
+        read, append = {CallKind.READ} if hot else set(), {CallKind.APPEND} if hot and streams.instant else set()
+        self._at_once = {CallKind.NOW} | read | append
 
     async def start(self, path: str, reports: Reports | None = None) -> None:
         """Accept workers."""

@@ -4,8 +4,6 @@ Invariant: every call is one step, except for an append that waits for the journ
 order, and each of them sees it.
 """
 
-import asyncio
-import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol, cast
 
@@ -13,14 +11,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.adapters.backends.memory.calls import Scope, call
 from ropewalk.adapters.backends.memory.recovery import CRASHED
-from ropewalk.adapters.backends.workers.calls import CallKind, Scope, call
-from ropewalk.adapters.backends.workers.presence import SharedPresence
-from ropewalk.adapters.backends.workers.sessions import SharedSessions
+from ropewalk.adapters.backends.memory.sessions import MemorySessions
+from ropewalk.adapters.backends.memory.store import MemoryStore, NodeSessions, StoreOptions
+from ropewalk.core.rules import Rulebook
 from ropewalk.model.journal import Recovered, Restored, Row, RowKind
-from ropewalk.model.messages import Registered, RemoteDisconnect
-from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.messages import Registered
 from ropewalk.model.session_log import SessionClosed
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Clock, Deliver, Journal
@@ -125,32 +122,31 @@ class Carrier(Protocol):
     def order(self, node: str, order: SessionTaken) -> None: ...
 
 
-class SharedStore:
-    """A store for several nodes.
+class _StoreFeed:
+    def __init__(self, carrier: Carrier) -> None:
+        self.publish = cast(Deliver, carrier.carry)  # no run ever comes this way
+
+
+class SharedStore(MemoryStore):
+    """A store for several nodes, with the sessions that live on them.
 
     Args:
-        memory: keeps the streams.
         first_lease: not used by an earlier run of the store, so that nodes notice the new run.
     """
 
-    def __init__(self, memory: MemoryBackend, carrier: Carrier, first_lease: int = 1) -> None:
-        self.memory = memory
-        self.clock = clock = memory.clock
-        self.carrier = carrier
-        journal = memory.journal
+    def __init__(self, rulebook: Rulebook, clock: Clock, carrier: Carrier, options: StoreOptions, first_lease: int = 1) -> None:
+        super().__init__(rulebook, clock, _StoreFeed(carrier), options, carrier.order)
         self._next_lease = first_lease
-        self.sessions = SharedSessions(clock, carrier.order, memory.limits, memory.stats)
-        self.presence = SharedPresence(clock, carrier.carry, memory.limits)
+        self._leases: dict[str, tuple[int, float]] = {}  # by node: its number, and when it ends
+        journal = options.journal
         self.interrupted = (
             InterruptedSessions(journal, clock, self.sessions.kept_for, self.sessions.end) if journal is not None else None
         )
-        self._leases: dict[str, tuple[int, float]] = {}  # by node: its number, and when it ends
 
     def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
-        """Put back what a journal holds; before anything else is asked of this store. Whether a session was interrupted is
-        only known later: its worker may live, and have it still."""
+        """Whether a session was interrupted is only known later: its worker may live, and have it still."""
         into = _Into(self.sessions)
-        restored = self.memory.recover_into(into, self.presence.roster, recovered, sessions_ttl, presence_ttl)
+        restored = self._recover_into(into, recovered, sessions_ttl, presence_ttl)
         doubted = [row for row in restored.interrupted if row.kind is RowKind.DISCONNECTED]
         over = dict(into.ended)
         if self.interrupted is not None:
@@ -159,9 +155,11 @@ class SharedStore:
             self.sessions.end(sid, over[sid])
         return replace(restored, interrupted=[row for row in restored.interrupted if row.kind is not RowKind.DISCONNECTED])
 
-    async def start(self) -> None:
-        # What it appends is all that it publishes: no run ever comes this way.
-        await self.memory.feed.start(cast(Deliver, self.carrier.carry), _nobody)
+    async def stop(self) -> None:
+        """When all nodes are gone."""
+        await super().stop()
+        if self.interrupted is not None:
+            self.interrupted.settle(at_once=True)
 
     def renew(self, node: str, ttl: float, received: Collection[str]) -> Renewal:
         now = self.clock()
@@ -172,6 +170,11 @@ class SharedStore:
         self._leases[node] = number, now + ttl
         return Renewal(number, self.sessions.untold(node, received))
 
+    def end_lease(self, node: str) -> None:
+        self._leases.pop(node, None)
+        self.sessions.node_died(node)
+        self.presence.node_died(node)
+
     async def sweep(self) -> None:
         now = self.clock()
         holders = self.sessions.nodes() | self.presence.nodes()
@@ -180,29 +183,13 @@ class SharedStore:
                 self.end_lease(node)
         if self.interrupted is not None:
             self.interrupted.settle()
-        while self.sessions.sweep(now):  # noqa: ASYNC110 - it lets others go first, and waits for nothing
-            await asyncio.sleep(0)
-        await self.memory.sweep()
-
-    def gauges(self) -> dict[str, float]:
-        """Of sessions only those that are kept count: those that live are counted where they live."""
-        return {
-            **self.memory.gauges(),
-            "sessions_kept": len(self.sessions),
-            "sessions_kept_bytes": self.sessions.kept_bytes,
-            "presence_members": self.presence.roster.members,
-        }
-
-    def end_lease(self, node: str) -> None:
-        self._leases.pop(node, None)
-        self.sessions.node_died(node)
-        self.presence.node_died(node)
+        await super().sweep()
 
 
 class _Into:
     """Where a recovery puts sessions; those that are over are looked at first."""
 
-    def __init__(self, sessions: SharedSessions) -> None:
+    def __init__(self, sessions: MemorySessions) -> None:
         self._sessions = sessions
         self.keep = sessions.keep
         self.ended: list[tuple[str, SessionSnapshot]] = []
@@ -214,94 +201,19 @@ class _Into:
         self.ended.append((sid, snapshot))
 
 
-async def _nobody(order: RemoteDisconnect) -> int:
-    return 0
-
-
-class NodeSessions:
-    """Implements `ports.SessionStore` and `ports.Leases` for one node."""
+class LeasedSessions(NodeSessions):
+    """Implements `ports.Leases` too."""
 
     same_host = True
 
     def __init__(self, store: SharedStore, node: str) -> None:
-        self._store = store
-        self._node = node
-
-    @property
-    def _sessions(self) -> SharedSessions:
-        return self._store.sessions
-
-    @call(scope=Scope.SHARD)
-    async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
-        self._sessions.save(sid, snapshot, ttl)
-
-    @call()
-    async def peek(self, sid: str) -> SessionSnapshot | None:
-        return self._sessions.peek(sid)
-
-    @call(CallKind.TASK)
-    async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
-        return self._sessions.take(self._node, sid, successor)
-
-    @call(scope=Scope.ALL)
-    async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
-        return self._sessions.revoke(ids, reconnect)
-
-    @call()
-    async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
-        return self._sessions.expired(limit)
-
-    async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
-        return await self.abandoned(sys.maxsize, server_ends=False)
-
-    @call()
-    async def abandoned(self, limit: int, server_ends: bool) -> list[tuple[str, SessionSnapshot]]:
-        """Sessions of whose end a node that stops tells the application: those that are over, and when the whole server ends
-        without a journal, also those that are kept. Nobody can come back to them."""
-        if server_ends and self._store.memory.journal is None:
-            self._sessions.end_kept(limit)
-        return self._sessions.expired(limit)
+        super().__init__(store, node)
+        self._shared = store
 
     @call()
     async def renew(self, ttl: float, received: Collection[str]) -> Renewal:
-        return self._store.renew(self._node, ttl, received)
+        return self._shared.renew(self._node, ttl, received)
 
     @call(scope=Scope.SHARD)
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
         return [taken for write in sessions if (taken := self._sessions.write(self._node, write))]
-
-
-class NodePresence:
-    """Implements `ports.PresenceStore` for one node."""
-
-    def __init__(self, store: SharedStore, node: str) -> None:
-        self._store = store
-        self._node = node
-
-    @property
-    def _presence(self) -> SharedPresence:
-        return self._store.presence
-
-    @call(scope=Scope.SHARD)
-    async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
-        return self._presence.join(self._node, stream, sid, member)
-
-    @call(scope=Scope.SHARD)
-    async def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
-        return self._presence.leave(stream, sid)
-
-    @call(scope=Scope.ALL)
-    async def detach(self, sid: str, ttl: float) -> None:
-        self._presence.detach(sid, ttl)
-
-    @call(scope=Scope.ALL)
-    async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
-        return self._presence.adopt(self._node, old_sid, new_sid)
-
-    @call()
-    async def expire(self) -> list[PresenceEvent]:
-        return self._presence.expire()
-
-    @call(scope=Scope.SHARD)
-    async def members(self, stream: str, after: str, limit: int) -> PresencePage:
-        return self._presence.roster.page(stream, after, limit)

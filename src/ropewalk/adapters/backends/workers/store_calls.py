@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ropewalk.adapters.backends.workers.calls import Call, CallKind, Scope, call
+from ropewalk.adapters.backends.memory.calls import CallKind, Scope, call
+from ropewalk.adapters.backends.memory.store import NodePresence
+from ropewalk.adapters.backends.workers.calls import Call
 from ropewalk.adapters.backends.workers.listeners import Listeners
-from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
+from ropewalk.adapters.backends.workers.store import LeasedSessions, SharedStore
 from ropewalk.adapters.backends.workers.wire import CarriedRun
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import Row
@@ -95,7 +97,7 @@ class ReportCalls:
         return self._server.reports.answer(self._node, report)
 
 
-class StoreCalls(ReportCalls, NodeSessions, NodePresence):
+class StoreCalls(ReportCalls, LeasedSessions, NodePresence):
     """
     Args:
         name: of the process.
@@ -103,38 +105,37 @@ class StoreCalls(ReportCalls, NodeSessions, NodePresence):
 
     def __init__(self, server: CallServer, process: object, name: str, store: SharedStore) -> None:
         ReportCalls.__init__(self, server, process, name)
-        self._store = store
-        self._streams = server.streams
+        LeasedSessions.__init__(self, store, name)
 
     # --- streams ------------------------------------------------------------------------------------------------------
 
     @call(CallKind.APPEND, Scope.SHARD, held=True)
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
-        return await self._streams.append(publications)
+        return await self._server.streams.append(publications)
 
     @call(CallKind.READ, Scope.SHARD)
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
-        return await self._streams.replay(stream, position)
+        return await self._server.streams.replay(stream, position)
 
     @call(CallKind.READ, Scope.SHARD)
     async def since(self, stream: str, timestamp: float) -> Replay | Gap:
-        return await self._streams.since(stream, timestamp)
+        return await self._server.streams.since(stream, timestamp)
 
     @call(CallKind.READ, Scope.SHARD)
     async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
-        return await self._streams.page(stream, after, limit)
+        return await self._server.streams.page(stream, after, limit)
 
     @call(scope=Scope.SHARD)
     async def tip(self, stream: str) -> Position:
-        return await self._streams.tip(stream)
+        return await self._server.streams.tip(stream)
 
     @call(scope=Scope.SHARD)
     async def partition_key(self, stream: str) -> str:
-        return await self._streams.partition_key(stream)
+        return await self._server.streams.partition_key(stream)
 
     @call()
     async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
-        return await self._streams.summaries(after, limit)
+        return await self._server.streams.summaries(after, limit)
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
@@ -148,14 +149,14 @@ class StoreCalls(ReportCalls, NodeSessions, NodePresence):
     @call()
     async def claim(self, sids: list[str]) -> None:
         """The process has come back with these sessions."""
-        if self._store.interrupted is not None:
-            self._store.interrupted.claim(self._node, sids)
+        if self._shared.interrupted is not None:
+            self._shared.interrupted.claim(self._node, sids)
 
     @call()
     def rows(self, rows: list[Row]) -> None:
         """Of sessions, for the journal."""
-        if self._store.interrupted is not None:
-            self._store.interrupted.note(self._node, rows)
+        if self._shared.interrupted is not None:
+            self._shared.interrupted.note(self._node, rows)
 
     # --- the feed -----------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ropewalk.adapters.backends.memory import MemoryBackend
-from ropewalk.adapters.backends.workers.shards import put_in, take_out
+from ropewalk.adapters.backends.memory.shards import put_in, take_out
+from ropewalk.adapters.backends.memory.store import StoreOptions
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.core.ring import locate_shard
 from ropewalk.core.rules import Rulebook
@@ -28,7 +28,7 @@ class NoListeners:
 
 def made(clock: ManualClock, journal: Journal | None, limit: int = 8) -> SharedStore:
     rules = Rulebook(StreamRules(history_limit=limit, history_ttl=300.0))
-    return SharedStore(MemoryBackend(rules, clock, journal=journal, shards=SHARDS), NoListeners())
+    return SharedStore(rules, clock, NoListeners(), StoreOptions(journal=journal, shards=SHARDS))
 
 
 def uid(number: int) -> str:
@@ -40,7 +40,7 @@ async def publish(store: SharedStore, clock: ManualClock, first: int, last: int)
     for number in range(first, last + 1):
         clock.advance(1.0)
         one = Publication(STREAM, b"%d" % number, uid=uid(number), producer="p", sequence=number, ts_producer=number)
-        assert (await store.memory.streams.append([one]))[0].offset == number
+        assert (await store.streams.append([one]))[0].offset == number
 
 
 async def move(one: SharedStore, other: SharedStore, journal: Journal) -> None:
@@ -58,7 +58,7 @@ async def recovered(directory: Path, copy: Path, clock: ManualClock) -> SharedSt
 
 async def assert_equal(store: SharedStore, after: SharedStore) -> None:
     """Both have the assert_equal positions, messages and idempotency keys."""
-    before, streams = store.memory.streams, after.memory.streams
+    before, streams = store.streams, after.streams
     tip = await before.tip(STREAM)
     assert await streams.tip(STREAM) == tip
     for offset in range(tip.offset + 1):
@@ -98,7 +98,7 @@ async def test_history_of_a_returned_shard_excludes_messages_kept_before_it_left
         await publish(b, clock, 4, 9)
         await move(b, a, journal_a)
         after = await recovered(tmp_path / "a", tmp_path / "killed", clock)
-        page = await after.memory.streams.page(STREAM, 0, 100)
-        assert page == await a.memory.streams.page(STREAM, 0, 100)
+        page = await after.streams.page(STREAM, 0, 100)
+        assert page == await a.streams.page(STREAM, 0, 100)
         assert page is not None
         assert [message.offset for message in page.messages] == [8, 9]

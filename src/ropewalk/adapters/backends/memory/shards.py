@@ -13,8 +13,7 @@ from typing import cast
 import msgspec
 from msgspec.structs import replace
 
-from ropewalk.adapters.backends.workers.store import SharedStore
-from ropewalk.core.ring import locate_stream
+from ropewalk.adapters.backends.memory.store import MemoryStore
 from ropewalk.model.journal import Row, RowKind, encode_publication_detail
 from ropewalk.model.messages import MessageFields, Position, Registered
 from ropewalk.model.shards import (
@@ -84,34 +83,23 @@ class ShardContent:
         ]
 
 
-async def take_out(store: SharedStore, shard: int) -> ShardContent:
+async def take_out(store: MemoryStore, shard: int) -> ShardContent:
     """Everything of the shard is in the answer and no more in the store. Refuse all calls about it before: this first waits for
     appends that are on their way through the journal. Raises `Unavailable`, and then nothing has happened."""
-    await store.memory.streams.append([])
+    await store.streams.append([])
     return taken_out(store, shard)
 
 
-def taken_out(store: SharedStore, shard: int) -> ShardContent:
+def taken_out(store: MemoryStore, shard: int) -> ShardContent:
     """The same in one step, of a shard that is not served: no append to it can be under way."""
-
-    def belongs(name: str) -> bool:
-        return locate_stream(name, store.memory.shards) == shard
-
-    return ShardContent(
-        shard, [*store.memory.take_out(shard), *store.sessions.take_out(belongs), *store.presence.take_out(belongs)]
-    )
+    return ShardContent(shard, store.take_out(shard))
 
 
-def put_in(store: SharedStore, content: ShardContent) -> None:
+def put_in(store: MemoryStore, content: ShardContent) -> None:
     """Into the store to which it moves, or again into the one from which it did not. Whatever the store has of the shard, as
     from an old journal, gives way."""
-    taken_out(store, content.shard)
-    store.memory.put_in(content.shard, content.items)
-    for item in content.items:
-        if isinstance(item, MemberContent):
-            store.presence.put_in(item)
-        else:
-            store.sessions.put_in(item)
+    store.take_out(content.shard)
+    store.put_in(content.shard, content.items)
 
 
 def _cut(items: Iterable[ShardItem], size: int) -> Iterator[ShardItem]:

@@ -1,12 +1,13 @@
-"""The presence sets of all workers, and which worker each sid lives on.
+"""Presence sets in memory, and which node each sid lives on.
 
-Invariant: what a sid holds ends with its worker, unless another one has adopted it.
+Invariant: what a sid holds ends with its node, unless another one has adopted it.
 """
 
 from collections.abc import Callable, Sequence
 
 from ropewalk.core.roster import Roster
 from ropewalk.core.server_publications import presence_publication
+from ropewalk.core.stats import Stats
 from ropewalk.model.limits import StoreLimits
 from ropewalk.model.messages import Registered, build_transient
 from ropewalk.model.presence import Member, PresenceEvent
@@ -14,12 +15,13 @@ from ropewalk.model.shards import MemberContent, SeatContent
 from ropewalk.ports import Clock
 
 
-class SharedPresence:
+class MemoryPresence:
     """`carry` brings events to the nodes."""
 
-    def __init__(self, clock: Clock, carry: Callable[[Sequence[Registered]], None], limits: StoreLimits) -> None:
+    def __init__(self, clock: Clock, carry: Callable[[Sequence[Registered]], None], limits: StoreLimits, stats: Stats) -> None:
         self._clock = clock
         self._carry = carry
+        self._stats = stats
         self._ttl = limits.presence_ttl
         self.roster = Roster(limits.max_members)
         self._sids: dict[str, set[str]] = {}  # by node
@@ -84,6 +86,7 @@ class SharedPresence:
         if events:
             now = self._clock()
             self._carry([build_transient(presence_publication(event), now) for event in events])
+            self._stats.publications += len(events)
         return events
 
     def _settle(self, node: str, sid: str) -> None:

@@ -1,0 +1,223 @@
+"""The store of the memory backend: streams, sessions and presence, for one node or several.
+
+Invariant: every call is one step, except for an append that waits for the journal, and a sweep between its slices. So what
+several nodes ask at once has one order, and each of them sees it.
+"""
+
+import asyncio
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ropewalk.adapters.backends.memory.calls import CallKind, Scope, call
+from ropewalk.adapters.backends.memory.commits import DirectCommit, JournaledCommit
+from ropewalk.adapters.backends.memory.feed import MemoryFeed
+from ropewalk.adapters.backends.memory.presence import MemoryPresence
+from ropewalk.adapters.backends.memory.recovery import MemoryRecovery, RecoveredInto
+from ropewalk.adapters.backends.memory.sessions import MemorySessions, TellNode
+from ropewalk.adapters.backends.memory.streams import SWEPT_AT_ONCE, Commit, MemoryStreams, StreamTable
+from ropewalk.core.idempotency import Registrations
+from ropewalk.core.ring import locate_stream
+from ropewalk.core.rules import Rulebook
+from ropewalk.core.stats import Stats
+from ropewalk.model.journal import Recovered, Restored
+from ropewalk.model.limits import STORE_LIMITS, StoreLimits
+from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.sessions import SessionSnapshot
+from ropewalk.model.shards import MemberContent, ProducerContent, ShardItem, StreamContent, UidContent
+from ropewalk.ports import Clock, Journal
+
+
+def random_epoch() -> str:
+    """Eight URL-safe characters: 48 random bits."""
+    return secrets.token_urlsafe(6)
+
+
+class StoreOptions(NamedTuple):
+    """`shards`: into how many parts the store can be taken apart; a journal that is recovered has its own number."""
+
+    limits: StoreLimits = STORE_LIMITS
+    journal: Journal | None = None
+    stats: Stats | None = None
+    shards: int = 1
+    new_epoch: Callable[[], str] = random_epoch
+
+
+class MemoryStore:
+    """
+    Args:
+        tell: brings an order to the node of a session; None if there is one node.
+    """
+
+    def __init__(
+        self, rulebook: Rulebook, clock: Clock, feed: MemoryFeed, options: StoreOptions, tell: TellNode | None = None
+    ) -> None:
+        limits, journal, stats = options.limits, options.journal, options.stats or Stats()
+        self.clock = clock
+        self.journal = journal
+        self._table = table = StreamTable(rulebook, limits, options.new_epoch)
+        self._registrations = Registrations(limits.dedup_ttl, limits.dedup_limit, table.partition_key, options.shards)
+        self._commit: Commit
+        if journal is None or journal.instant:
+            self._commit = DirectCommit(table, self._registrations, clock, feed, journal)
+        else:
+            self._commit = JournaledCommit(table, self._registrations, clock, feed, journal)
+        self.streams = MemoryStreams(table, self._commit, clock)
+        self.sessions = MemorySessions(clock, limits, stats, tell)
+        self.presence = MemoryPresence(clock, lambda messages: feed.publish(messages), limits, stats)
+
+    def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
+        """Put back what a journal holds; before anything else is asked of this store."""
+        return self._recover_into(self.sessions, recovered, sessions_ttl, presence_ttl)
+
+    def _recover_into(
+        self, sessions: RecoveredInto, recovered: Recovered, sessions_ttl: float, presence_ttl: float
+    ) -> Restored:
+        recovery = MemoryRecovery(recovered, self.clock())
+        recovery.streams(self._table, self._registrations)
+        kept = recovery.sessions(sessions, sessions_ttl)
+        recovery.members(self.presence.roster, presence_ttl)
+        return Restored(len(self._table.logs), recovery.messages, kept, recovery.interrupted())
+
+    @property
+    def shards(self) -> int:
+        return self._registrations.shards
+
+    def take_out(self, shard: int) -> list[ShardItem]:
+        """All of a shard of a ring. No append to it may be under way."""
+
+        def belongs(name: str) -> bool:
+            return locate_stream(name, self.shards) == shard
+
+        return [
+            *(self._table.take_out(stream) for stream in sorted(filter(belongs, self._table.logs))),
+            *self._registrations.uids.take_out(belongs),
+            *self._registrations.producers.take_out(shard),
+            *self.sessions.take_out(belongs),
+            *self.presence.take_out(belongs),
+        ]
+
+    def put_in(self, shard: int, items: Sequence[ShardItem]) -> None:
+        for item in items:
+            if isinstance(item, StreamContent):
+                self._table.put_in(item)
+        self._registrations.uids.put_in(item for item in items if isinstance(item, UidContent))
+        self._registrations.producers.put_in(shard, (item for item in items if isinstance(item, ProducerContent)))
+        for item in items:
+            if isinstance(item, MemberContent):
+                self.presence.put_in(item)
+            else:
+                self.sessions.put_in(item)
+
+    async def stop(self) -> None:
+        """Returns when everything is written."""
+        await self._commit.settle()
+
+    async def sweep(self) -> None:
+        now = self.clock()
+        while self._sweep_slice(now):  # noqa: ASYNC110 - it lets others go first, and waits for nothing
+            await asyncio.sleep(0)
+
+    def _sweep_slice(self, now: float) -> bool:
+        """Returns whether there is more to do."""
+        more = [
+            self._table.sweep(now),
+            self._registrations.uids.expire(now, SWEPT_AT_ONCE),
+            self.sessions.sweep(now),
+        ]
+        return any(more)
+
+    def reload_rules(self) -> None:
+        self._table.reload_rules()
+
+    def gauges(self) -> dict[str, float]:
+        """Of sessions only those that are kept count: those that live are counted where they live."""
+        return {
+            "streams": len(self._table.logs),
+            "history_messages": self._table.kept.messages,
+            "history_bytes": self._table.kept.bytes,
+            "sessions_kept": len(self.sessions),
+            "sessions_kept_bytes": self.sessions.kept_bytes,
+            "presence_members": self.presence.roster.members,
+            "dedup_keys": len(self._registrations.uids),
+        }
+
+
+class NodeSessions:
+    """Implements `ports.SessionStore` for one node."""
+
+    def __init__(self, store: MemoryStore, node: str) -> None:
+        self._store = store
+        self._node = node
+
+    @property
+    def _sessions(self) -> MemorySessions:
+        return self._store.sessions
+
+    @call(scope=Scope.SHARD)
+    async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
+        self._sessions.save(sid, snapshot, ttl)
+
+    @call()
+    async def peek(self, sid: str) -> SessionSnapshot | None:
+        return self._sessions.peek(sid)
+
+    @call(CallKind.TASK)
+    async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
+        return self._sessions.take(self._node, sid, successor)
+
+    @call(scope=Scope.ALL)
+    async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
+        return self._sessions.revoke(ids, reconnect)
+
+    @call()
+    async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+        return self._sessions.expired(limit)
+
+    async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+        return await self.abandoned(sys.maxsize, server_ends=True)
+
+    @call()
+    async def abandoned(self, limit: int, server_ends: bool) -> list[tuple[str, SessionSnapshot]]:
+        """Sessions of whose end a node that stops tells the application: those that are over, and when the whole server ends
+        without a journal, also those that are kept. Nobody can come back to them."""
+        if server_ends and self._store.journal is None:
+            self._sessions.end_kept(limit)
+        return self._sessions.expired(limit)
+
+
+class NodePresence:
+    """Implements `ports.PresenceStore` for one node."""
+
+    def __init__(self, store: MemoryStore, node: str) -> None:
+        self._store = store
+        self._node = node
+
+    @property
+    def _presence(self) -> MemoryPresence:
+        return self._store.presence
+
+    @call(scope=Scope.SHARD)
+    async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
+        return self._presence.join(self._node, stream, sid, member)
+
+    @call(scope=Scope.SHARD)
+    async def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
+        return self._presence.leave(stream, sid)
+
+    @call(scope=Scope.ALL)
+    async def detach(self, sid: str, ttl: float) -> None:
+        self._presence.detach(sid, ttl)
+
+    @call(scope=Scope.ALL)
+    async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
+        return self._presence.adopt(self._node, old_sid, new_sid)
+
+    @call()
+    async def expire(self) -> list[PresenceEvent]:
+        return self._presence.expire()
+
+    @call(scope=Scope.SHARD)
+    async def members(self, stream: str, after: str, limit: int) -> PresencePage:
+        return self._presence.roster.page(stream, after, limit)
