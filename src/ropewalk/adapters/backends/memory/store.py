@@ -182,9 +182,11 @@ class NodeSessions:
     async def abandoned(self, limit: int, server_ends: bool) -> list[tuple[str, SessionSnapshot]]:
         """Sessions of whose end a node that stops tells the application: those that are over, and when the whole server ends
         without a journal, also those that are kept. Nobody can come back to them."""
+        ended = self._sessions.expired(limit)
         if server_ends and self._store.journal is None:
-            self._sessions.end_kept(limit)
-        return self._sessions.expired(limit)
+            self._sessions.end_kept(limit - len(ended))  # only now there is room for them
+            ended += self._sessions.expired(limit - len(ended))
+        return ended
 
 
 class NodePresence:

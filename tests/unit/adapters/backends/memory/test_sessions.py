@@ -57,3 +57,13 @@ async def test_expired_sessions_are_bounded_too() -> None:
         await backend.sweep()
     given = await backend.sessions.take_expired(100)
     assert (len(given), stats.app_disconnects_dropped) == (4, 46)
+
+
+async def test_every_session_is_returned_at_shutdown_when_as_many_have_expired_as_are_kept() -> None:
+    clock, stats = ManualClock(), Stats()
+    backend = MemoryBackend(Rulebook(StreamRules()), clock, StoreLimits(sessions_limit=3), stats=stats)
+    for number in range(6):
+        await backend.sessions.save(str(number), SessionSnapshot("ids", {}), 10)
+    ended = await backend.sessions.take_abandoned()
+    assert sorted(sid for sid, _ in ended) == ["0", "1", "2", "3", "4", "5"]
+    assert stats.app_disconnects_dropped == 0
