@@ -240,7 +240,7 @@ async def test_disconnect_request_skips_workers_that_start_or_stop(
 
 
 async def test_unanswered_request_to_a_worker_is_dropped(process: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "OBEY_SECONDS", 1.0)  # long enough for the worker that answers
+    monkeypatch.setattr(server, "DISCONNECT_SECONDS", 1.0)  # long enough for the worker that answers
     _, writer = await asyncio.open_unix_connection(process.path)
     writer.write(wire.frame(wire.CALL, 1, "hello", ("mute",)))
     await until(lambda: len(process.server.names) == 1)
@@ -265,8 +265,8 @@ async def test_reads_of_history_wait_until_the_worker_has_read_the_answers_befor
     process: StoreProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the limits of the bus divided by a thousand. Everything else goes between them."""
-    monkeypatch.setattr(wire, "MUCH_BUFFERED", 1000)
-    monkeypatch.setattr(wire, "LITTLE_BUFFERED", 250)
+    monkeypatch.setattr(wire, "HIGH_WATER_BYTES", 1000)
+    monkeypatch.setattr(wire, "LOW_WATER_BYTES", 250)
     monkeypatch.setattr(wire, "MAX_BUFFERED_BYTES", 150_000)
     async with worker(process, "one") as (one, heard):
         await one.feed.listen("b")

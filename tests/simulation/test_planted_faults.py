@@ -176,13 +176,13 @@ def test_remote_disconnect_that_keeps_disconnected_sessions_is_found(monkeypatch
 
 
 def test_remote_disconnect_that_is_not_repeated_for_a_node_that_missed_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell = MemorySessions._tell
+    tell = MemorySessions._notify
 
     def tell_unless_revoked(self: MemorySessions, node: str, order: SessionTaken) -> None:
         if not order.revoked:
             tell(self, node, order)
 
-    monkeypatch.setattr(MemorySessions, "_tell", tell_unless_revoked)
+    monkeypatch.setattr(MemorySessions, "_notify", tell_unless_revoked)
     # Any other change of a session is written to the store, which knows that it was revoked.
     without = ("cut", "vanish", "node_dies", "slow_down", "unsubscribe", "join", "leave")
     assert is_found(AnomalyKind.KICKED_SESSION_BACK, 8, without)
@@ -202,14 +202,14 @@ def test_presence_set_that_ignores_the_end_of_a_lease_is_found(monkeypatch: pyte
 
 
 def test_lost_presence_event_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell = MemoryPresence.tell
+    tell = MemoryPresence.publish
     sent = []
 
     def lose_every_tenth(self: MemoryPresence, events: list[Any]) -> list[Any]:
         sent.extend(events)
         return events if events and len(sent) % 10 == 0 else tell(self, events)
 
-    monkeypatch.setattr(MemoryPresence, "tell", lose_every_tenth)
+    monkeypatch.setattr(MemoryPresence, "publish", lose_every_tenth)
     assert is_found(AnomalyKind.GHOST_MEMBER, 5)
 
 
@@ -239,7 +239,7 @@ def test_sessions_that_are_not_written_while_connected_are_found(monkeypatch: py
 
 
 def test_node_that_keeps_a_connection_whose_session_was_taken_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LeasedSessionKeeper, "obey", lambda self, order: 0)
+    monkeypatch.setattr(LeasedSessionKeeper, "disconnect", lambda self, order: 0)
     assert is_found(AnomalyKind.SESSION_TWICE, 0)
 
 

@@ -12,8 +12,10 @@ from typing import NamedTuple, TypeVar
 class CallKind(Enum):
     """How a call is answered."""
 
-    NOW = auto()  # in the step in which it arrives
-    READ = auto()  # of history: after the process has received the answers before it. `NOW`, unless an archive is asked
+    NOW = auto()  # in the same step
+    READ = (
+        auto()
+    )  # history: one after another, when the process has received the previous answer. `NOW`, unless an archive is read
     APPEND = auto()  # `NOW`, unless a journal is written first
     TASK = auto()  # in a task of its own
 
@@ -21,9 +23,9 @@ class CallKind(Enum):
 class Scope(Enum):
     """Which node of a ring serves a call."""
 
-    ANY = auto()  # the one that is asked
-    SHARD = auto()  # the one that holds the shard of the first argument: a stream, a sid, or a list of what has one
-    ALL = auto()  # each, unless a shard with a session of these sids or this identity moves
+    ANY = auto()  # every node, for itself
+    SHARD = auto()  # the holder of the shard of the first argument: a stream, a sid, or a list of items with one
+    ALL = auto()  # every node, unless a shard with a session of these sids or this identity is moving
 
 
 class Declaration(NamedTuple):

@@ -17,11 +17,11 @@ from ropewalk.model.messages import KSUID_LENGTH, Position, Publication, Receipt
 from ropewalk.ports import Clock, Journal
 
 MAX_WAITING = 100_000
-"""Publications that may wait for the journal: beyond it publishers are told to come back, which also slows them down."""
+"""Publications that may wait for the journal. Beyond this limit they are refused, which also slows publishers down."""
 
 
 class DirectCommit:
-    """At once: never suspends. A journal that nobody waits for is told afterwards."""
+    """Never suspends. An instant journal is written afterwards."""
 
     instant = True
 
@@ -72,7 +72,7 @@ class AppendPlan:
         self._table = table
         self._registrations = registrations
         self._now = now
-        self._last: dict[str, Registered] = {}  # of each stream, what was planned last
+        self._last: dict[str, Registered] = {}  # by stream: the last planned message
         self._partition_keys: dict[str, str] = {}  # of each stream in it
         self._draft = registrations.draft()
         self._fresh: list[tuple[Publication, Registered]] = []
@@ -88,7 +88,7 @@ class AppendPlan:
 
     @property
     def messages(self) -> list[Registered]:
-        """What is new, transient messages among it, in order."""
+        """The new messages, transient ones included, in order."""
         return [registered for _, registered in self._fresh]
 
     def add(self, publications: Sequence[Publication]) -> list[Receipt]:
@@ -202,7 +202,7 @@ class _Waiting:
 
 
 class JournaledCommit:
-    """One group at a time is on its way through the journal; whatever comes meanwhile forms the next one."""
+    """Writes one group to the journal at a time. Publications that arrive meanwhile form the next group."""
 
     instant = False
 
@@ -226,7 +226,7 @@ class JournaledCommit:
         self._writing: asyncio.Task[None] | None = None
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
-        # A batch larger than the bound is let in alone: refused now it would be refused for ever.
+        # A batch larger than the limit is accepted if nothing else waits: otherwise it could never be written.
         if self._waiting and self._count + len(publications) > self._most:
             raise Unavailable(f"{self._count} publications wait for the journal already")
         waiting = _Waiting(publications)

@@ -1,6 +1,6 @@
 """The feed of a single process: a call.
 
-Invariant: what is registered is delivered in the step in which it becomes readable, so nothing is lost, late or twice.
+Invariant: a message is delivered in the step in which it becomes readable, so none is lost, late or repeated.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,7 +11,7 @@ from ropewalk.ports import Deliver
 
 
 def _nobody(messages: Sequence[Deliverable]) -> None:
-    """Before the node has started nobody listens."""
+    """No one listens before the node has started."""
 
 
 class MemoryFeed(Protocol):
@@ -42,7 +42,7 @@ class LocalFeed:
         self.publish(runs)
 
     async def listen(self, stream: str) -> None:
-        """It hears everything anyway."""
+        """It receives everything anyway."""
 
     def unlisten(self, stream: str) -> None:
         """As `listen`."""

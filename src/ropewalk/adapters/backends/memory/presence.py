@@ -32,31 +32,31 @@ class MemoryPresence:
 
     def join(self, node: str, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
         events = self.roster.join(stream, sid, member)
-        self.roster.adopt(sid, sid)  # it lives, whatever was thought of its node
-        self._settle(node, sid)
-        return self.tell(events)
+        self.roster.adopt(sid, sid)  # it is alive, even if its node counted as dead
+        self._set_node(node, sid)
+        return self.publish(events)
 
     def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
         events = self.roster.leave(stream, sid)
         if not self.roster.holds(sid):
-            self._unsettle(sid)
-        return self.tell(events)
+            self._forget_node(sid)
+        return self.publish(events)
 
     def detach(self, sid: str, ttl: float) -> None:
         self.roster.detach(sid, self._clock() + ttl)
 
     def adopt(self, node: str, old_sid: str, new_sid: str) -> dict[str, Member]:
-        self._unsettle(old_sid)
+        self._forget_node(old_sid)
         held = self.roster.adopt(old_sid, new_sid)
         if held:
-            self._settle(node, new_sid)
+            self._set_node(node, new_sid)
         return held
 
     def expire(self) -> list[PresenceEvent]:
         due = self.roster.due(self._clock())
         for sid in due:
-            self._unsettle(sid)
-        return self.tell(self.roster.end(due))
+            self._forget_node(sid)
+        return self.publish(self.roster.end(due))
 
     def node_died(self, node: str) -> None:
         for sid in sorted(self._sids.pop(node, ())):
@@ -64,7 +64,7 @@ class MemoryPresence:
             self.detach(sid, self._ttl)
 
     def take_out(self, belongs: Callable[[str], bool]) -> list[MemberContent]:
-        """The presence sets of streams that belong to it; nobody is told, for they go on in another store."""
+        """The presence sets of the streams that belong to it, without events: they continue in another store."""
         taken: list[MemberContent] = []
         for stream in sorted(filter(belongs, self.roster.streams())):
             for member, holders in self.roster.take_out(stream):
@@ -73,29 +73,29 @@ class MemoryPresence:
         for content in taken:
             for seat in content.seats:
                 if not self.roster.holds(seat.sid):
-                    self._unsettle(seat.sid)
+                    self._forget_node(seat.sid)
         return taken
 
     def put_in(self, content: MemberContent) -> None:
         self.roster.put_in(content.stream, content.member, [(seat.sid, seat.deadline) for seat in content.seats])
         for seat in content.seats:
             if seat.node:
-                self._settle(seat.node, seat.sid)
+                self._set_node(seat.node, seat.sid)
 
-    def tell(self, events: list[PresenceEvent]) -> list[PresenceEvent]:
+    def publish(self, events: list[PresenceEvent]) -> list[PresenceEvent]:
         if events:
             now = self._clock()
             self._carry([build_transient(presence_publication(event), now) for event in events])
             self._stats.publications += len(events)
         return events
 
-    def _settle(self, node: str, sid: str) -> None:
+    def _set_node(self, node: str, sid: str) -> None:
         if self._node_of.get(sid) != node:
-            self._unsettle(sid)
+            self._forget_node(sid)
             self._node_of[sid] = node
             self._sids.setdefault(node, set()).add(sid)
 
-    def _unsettle(self, sid: str) -> None:
+    def _forget_node(self, sid: str) -> None:
         node = self._node_of.pop(sid, None)
         if node is not None:
             self._sids[node].discard(sid)

@@ -85,7 +85,7 @@ class RecoveredSessions:
 
     def _take_checkpoint(self, sid: str, checkpoint: SessionCheckpoint) -> None:
         session, before = RecoveredSession(sid, checkpoint.resumable, checkpoint.snapshot), self._sessions.get(sid)
-        if before is not None and before.left_at is not None:  # older versions wrote one after the end: it revives nobody
+        if before is not None and before.left_at is not None:  # older versions wrote one after the end: the session stays ended
             session.left_at, session.resumable, session.followed = before.left_at, before.resumable, before.followed
         self._sessions[sid] = session
         self._succeeded.add(checkpoint.former)
@@ -126,7 +126,7 @@ def _subscribe(session: RecoveredSession, granted: SubscriptionGranted) -> None:
     streams, state = granted.streams, granted.state
     session.subscriptions[granted.identifier] = Subscribed(streams, granted.whisper, granted.presence, state)
     if state is not None and (session.app is None or not session.app.known):
-        session.app = AppSide(known=True)  # the application has answered, whatever else was said to it
+        session.app = AppSide(known=True)  # the application has answered the connection
 
 
 class RecoveredInto(Protocol):
@@ -137,11 +137,11 @@ class RecoveredInto(Protocol):
         """Raises LimitReached."""
 
     def end(self, sid: str, snapshot: SessionSnapshot) -> None:
-        """One that nobody can resume, to be given out as expired."""
+        """The session cannot be resumed; return it as expired."""
 
 
 class MemoryRecovery:
-    """`streams` goes through the journal's rows, once and first; the others then say what it found."""
+    """Call `streams` first, once: it reads the rows of the journal, and the other methods use its results."""
 
     def __init__(self, recovered: Recovered, now: float) -> None:
         self._recovered = recovered
@@ -194,7 +194,7 @@ class MemoryRecovery:
                 roster.detach(session.sid, self._now + left)
 
     def interrupted(self) -> list[Row]:
-        """Rows of what nobody could write when it happened: sessions that ended with the process, and those that are over."""
+        """The rows that the dead process could not write: of sessions that ended with it, and of sessions that have expired."""
         detail = {each: msgspec.json.encode(SessionClosed(each, CRASHED, followed=True)).decode() for each in (True, False)}
         crashed = [
             Row(RowKind.DISCONNECTED, session.sid, self._now, sid=session.sid, detail=detail[session.resumable])

@@ -1,7 +1,7 @@
 """Sessions in memory: those whose connection is gone, and of several nodes also those that live, by the node they live on.
 
-Invariant: of several nodes that want a session one gets it. One that was given away or is over is known as such for a while,
-so that a write that comes late does not bring it back. What is kept is bounded; the one that was left first ends first.
+Invariant: if several nodes take a session, one gets it. A session that was taken or has ended is remembered for a while, so
+that a late write does not restore it. The number of kept sessions is bounded, and the oldest ends first.
 """
 
 import itertools
@@ -25,7 +25,7 @@ from ropewalk.ports import Clock
 logger = logging.getLogger("ropewalk.session")
 
 REMEMBERED = 60.0
-"""Seconds for which a sid is known to be gone, and an identity to be revoked. Longer than a write may be repeated."""
+"""Seconds for which ended sids and revoked identities are remembered: longer than a write may be repeated."""
 
 OVERHEAD = 512
 """Bytes that a session takes besides its snapshot, roughly: keys, deadline, places in the maps."""
@@ -36,7 +36,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(SessionSnapshot).decode
 
 
-class TellNode(Protocol):
+class NotifyNode(Protocol):
     """What brings an order to the node of a session."""
 
     def __call__(self, node: str, order: SessionTaken) -> None: ...
@@ -63,22 +63,23 @@ class MemorySessions:
     """Sessions by sid.
 
     Args:
-        tell: None if there is one node, which writes no sessions that live: then nothing is remembered of those that are gone.
+        notify: notifies the node of a session. None if there is one node: it writes no live sessions, so ended ones need not be
+            remembered.
     """
 
-    def __init__(self, clock: Clock, limits: StoreLimits, stats: Stats, tell: TellNode | None) -> None:
+    def __init__(self, clock: Clock, limits: StoreLimits, stats: Stats, notify: NotifyNode | None) -> None:
         self._stats = stats
         self._clock = clock
-        self._tell_node = tell
+        self._notify_node = notify
         self._limits = limits
         self._records: dict[str, _SessionRecord] = {}
         self._of_ids: dict[str, set[str]] = {}
         self._of_node: dict[str, set[str]] = {}  # those that live there
-        self._away: dict[str, None] = {}  # those that do not, in the order in which they left
+        self._away: dict[str, None] = {}  # those without a connection, oldest first
         self._deadlines = Expiry()
         self._successors: dict[str, str] = {}  # former sid → sid
         self._gone = Expiry()
-        self._gone_by: dict[str, SessionTaken] = {}  # what the node of a sid that is gone is told
+        self._gone_by: dict[str, SessionTaken] = {}  # by sid: the notice for its node
         self._revoked: dict[str, tuple[float, bool]] = {}  # ids → when, and whether its clients are to reconnect
         self._revocations = Expiry()
         self._over: deque[tuple[str, bytes]] = deque()
@@ -175,13 +176,12 @@ class MemorySessions:
         return self._successors.get(sid, sid)
 
     def home(self, sid: str) -> str | None:
-        """The sid by which the place of a session in a ring is found: its first one, until it is written under its latest. None
-        if it is not here."""
+        """The sid that places a session in a ring: its first sid, until it is written under its latest. None if unknown."""
         record = self._records.get(sid)
         return None if record is None else record.formers[0] if record.formers else sid
 
     def end(self, sid: str, snapshot: SessionSnapshot) -> None:
-        """One that nobody can resume, to be given out as expired."""
+        """The session cannot be resumed; return it as expired."""
         self._put_over(sid, _encode(snapshot))
 
     def peek(self, sid: str) -> SessionSnapshot | None:
@@ -195,20 +195,20 @@ class MemorySessions:
             return None
         if current == successor:  # the same call again
             return _decode(record.data)
-        if successor in self._gone:  # the same call again, and somebody else took it in between
+        if successor in self._gone:  # the same call again, after another node took it
             return None
         formers = (*record.formers, current)
         self._remove(current, taken := SessionTaken(current))
         if record.deadline is None:
-            self._tell(record.node, taken)
-        if successor:
+            self._notify(record.node, taken)
+        if successor and self._notify_node is not None:
             deadline = self._clock() + record.ttl
             self._put(successor, _SessionRecord(record.ids, record.data, node, 0, record.ttl, deadline, formers))
             self._successors.update(dict.fromkeys(formers, successor))
         return _decode(record.data)
 
     def kept_for(self, sid: str) -> float | None:
-        """For how many seconds after its connection is gone; None if there is no such session."""
+        """Its TTL in seconds without a connection; None for an unknown session."""
         record = self._records.get(sid)
         return None if record is None else record.ttl
 
@@ -225,7 +225,7 @@ class MemorySessions:
         self, ids: str, reconnect: bool, at: float | None = None, without: Collection[str] = ()
     ) -> list[tuple[str, SessionSnapshot]]:
         """`at`: when that was ordered, if not now. `without`: nodes on which live ones are let be."""
-        if self._tell_node is not None:
+        if self._notify_node is not None:
             at = self._clock() if at is None else at
             self._revoked[ids] = max((at, reconnect), self._revoked.get(ids, (0.0, True)))
             self._revocations.set(ids, self._clock() + REMEMBERED)
@@ -240,7 +240,7 @@ class MemorySessions:
         for sid, record in found:
             self._remove(sid, taken := SessionTaken(sid, True, reconnect))
             if record.deadline is None:
-                self._tell(record.node, taken)
+                self._notify(record.node, taken)
         return [(sid, _decode(record.data)) for sid, record in found]
 
     def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
@@ -254,7 +254,7 @@ class MemorySessions:
             self._end(sid)
 
     def sweep(self, now: float) -> bool:
-        """A slice of what has expired. Returns whether there is more."""
+        """Remove a slice of the expired entries. Returns whether there are more."""
         for sid in self._deadlines.due(now, SWEPT_AT_ONCE):
             self._end(sid)
         for sid in self._gone.due(now, SWEPT_AT_ONCE):
@@ -266,8 +266,8 @@ class MemorySessions:
     # --- of a store that takes its place -------------------------------------------------------------------------------
 
     def take_out(self, belongs: Callable[[str], bool]) -> list[ShardItem]:
-        """Sessions that belong to it by the first sid under which they can still be taken, and all that is known of such sids;
-        and of revocations a copy."""
+        """The sessions whose first valid sid belongs to it, everything remembered about such sids, and a copy of the
+        revocations."""
         homes = ((sid, record) for sid, record in self._records.items() if belongs((*record.formers, sid)[0]))
         taken = [SessionContent(sid, *msgspec.structs.astuple(record)) for sid, record in homes]
         for session in taken:
@@ -341,7 +341,7 @@ class MemorySessions:
         self._remove(sid)
 
     def _remove(self, sid: str, order: SessionTaken | None = None) -> None:
-        """`order`: what its node is told, if not that it goes on elsewhere or is over."""
+        """`order`: the notice for its node, unless the session was taken or has ended."""
         record = self._records.get(sid)
         if record is not None:
             self._drop(sid, record)
@@ -349,7 +349,7 @@ class MemorySessions:
             self._forget_later(order or SessionTaken(sid), self._clock() + REMEMBERED)
 
     def _forget_later(self, order: SessionTaken, until: float) -> None:
-        if self._tell_node is not None:
+        if self._notify_node is not None:
             self._gone.set(order.sid, until)
             self._gone_by[order.sid] = order
 
@@ -368,10 +368,10 @@ class MemorySessions:
         self._over.append((sid, data))
         self._over_bytes += len(data)
 
-    def _tell(self, node: str, order: SessionTaken) -> None:
+    def _notify(self, node: str, order: SessionTaken) -> None:
         self._untold.setdefault(node, {})[order.sid] = order
-        if self._tell_node is not None:
-            self._tell_node(node, order)
+        if self._notify_node is not None:
+            self._notify_node(node, order)
 
 
 def _discard(index: dict[str, set[str]], key: str, sid: str) -> None:

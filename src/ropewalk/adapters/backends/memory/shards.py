@@ -1,10 +1,10 @@
 """Takes one shard out of a store and puts it into another, for a ring of nodes.
 
-Invariant: what is put in is what was taken out: positions, epochs, idempotency keys, times, members, sessions. While a shard is
-in neither store nothing of it ends, expires or is told. Taking out and putting in are one step each.
+Invariant: the shard is put in exactly as it was taken out: positions, epochs, idempotency keys, times, members, sessions. While
+it is in neither store nothing of it ends or expires, and no events are published. Taking out and putting in are one step each.
 
 A shard has the streams and presence sets whose names belong to it, and the sessions whose sids do. On a ring the partition key
-of a stream follows from its name: so what is kept by partition key belongs to the same shard.
+of a stream follows from its name, so everything that is kept by partition key belongs to the same shard.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ from ropewalk.model.shards import (
 )
 
 PIECE_BYTES = 256 * 1024
-"""About how large a piece is. What cannot be cut is a piece of its own, whatever its size."""
+"""Approximate size of a piece. An item that cannot be split is a piece of its own, even if it is larger."""
 
 _OVERHEAD = 100
 """Bytes that an item takes besides its payload, roughly."""
@@ -66,8 +66,8 @@ class ShardContent:
                 self.items.append(item)
 
     def rows(self) -> list[Row]:
-        """What the journal of its new store has to hear, so that a recovery has these streams again in their epochs. Only kept
-        messages are in it: a stream of which nothing is kept, and a producer none of whose messages are, is not."""
+        """The rows for the journal of the new store, so that a recovery restores these streams in their epochs. They have only
+        kept messages: streams and producers without any are missing."""
         uids: dict[tuple[str, Position], str] = {}
         producers: dict[Position, tuple[str, int]] = {}
         for item in self.items:
@@ -96,8 +96,8 @@ def taken_out(store: MemoryStore, shard: int) -> ShardContent:
 
 
 def put_in(store: MemoryStore, content: ShardContent) -> None:
-    """Into the store to which it moves, or again into the one from which it did not. Whatever the store has of the shard, as
-    from an old journal, gives way."""
+    """Put it into its new store, or back into the old one. It replaces whatever the store has of the shard, for example from an
+    old journal."""
     store.take_out(content.shard)
     store.put_in(content.shard, content.items)
 

@@ -15,7 +15,7 @@ from ropewalk.adapters.backends.memory.commits import DirectCommit, JournaledCom
 from ropewalk.adapters.backends.memory.feed import MemoryFeed
 from ropewalk.adapters.backends.memory.presence import MemoryPresence
 from ropewalk.adapters.backends.memory.recovery import MemoryRecovery, RecoveredInto
-from ropewalk.adapters.backends.memory.sessions import MemorySessions, TellNode
+from ropewalk.adapters.backends.memory.sessions import MemorySessions, NotifyNode
 from ropewalk.adapters.backends.memory.streams import SWEPT_AT_ONCE, Commit, MemoryStreams, StreamTable
 from ropewalk.core.idempotency import Registrations
 from ropewalk.core.ring import locate_stream
@@ -47,11 +47,11 @@ class StoreOptions(NamedTuple):
 class MemoryStore:
     """
     Args:
-        tell: brings an order to the node of a session; None if there is one node.
+        notify: notifies the node of a session; None if there is one node.
     """
 
     def __init__(
-        self, rulebook: Rulebook, clock: Clock, feed: MemoryFeed, options: StoreOptions, tell: TellNode | None = None
+        self, rulebook: Rulebook, clock: Clock, feed: MemoryFeed, options: StoreOptions, notify: NotifyNode | None = None
     ) -> None:
         limits, journal, stats = options.limits, options.journal, options.stats or Stats()
         self.clock = clock
@@ -64,11 +64,11 @@ class MemoryStore:
         else:
             self._commit = JournaledCommit(table, self._registrations, clock, feed, journal)
         self.streams = MemoryStreams(table, self._commit, clock)
-        self.sessions = MemorySessions(clock, limits, stats, tell)
+        self.sessions = MemorySessions(clock, limits, stats, notify)
         self.presence = MemoryPresence(clock, lambda messages: feed.publish(messages), limits, stats)
 
     def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
-        """Put back what a journal holds; before anything else is asked of this store."""
+        """Restore the contents of a journal, before the store is used."""
         return self._recover_into(self.sessions, recovered, sessions_ttl, presence_ttl)
 
     def _recover_into(
@@ -132,7 +132,7 @@ class MemoryStore:
         self._table.reload_rules()
 
     def gauges(self) -> dict[str, float]:
-        """Of sessions only those that are kept count: those that live are counted where they live."""
+        """Only kept sessions are counted here. Each node counts its live sessions itself."""
         return {
             "streams": len(self._table.logs),
             "history_messages": self._table.kept.messages,
@@ -180,8 +180,8 @@ class NodeSessions:
 
     @call()
     async def abandoned(self, limit: int, server_ends: bool) -> list[tuple[str, SessionSnapshot]]:
-        """Sessions of whose end a node that stops tells the application: those that are over, and when the whole server ends
-        without a journal, also those that are kept. Nobody can come back to them."""
+        """The sessions whose end a stopping node reports to the application: those that have expired, and if the whole server
+        stops without a journal, also the kept ones, which cannot be resumed."""
         ended = self._sessions.expired(limit)
         if server_ends and self._store.journal is None:
             self._sessions.end_kept(limit - len(ended))  # only now there is room for them

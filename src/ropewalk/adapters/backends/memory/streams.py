@@ -45,7 +45,7 @@ class StreamTable:
         self.names = OrderedNames()
         self.kept = HistoryTotals()
         self._outdated: list[str] = []  # streams to which new rules are not applied yet
-        self.since = 0.0  # no stream is idle for longer than this: before, nobody could publish
+        self.since = 0.0  # when the server started: time before it does not count as idle
 
     def append(self, publication: Publication, now: float) -> Registered:
         """Give it the next position, and keep it there."""
@@ -63,7 +63,7 @@ class StreamTable:
         return stream if log is None else log.partition_key or stream
 
     def assign(self, stream: str, partition_key: str) -> None:
-        """Of a stream that begins, or comes back; "" and its name say nothing special."""
+        """For a new stream or one that was deleted; "" and the stream's name mean the default."""
         if partition_key and partition_key != stream:
             self.logs[stream].partition_key = partition_key
 
@@ -73,7 +73,7 @@ class StreamTable:
         return (self._new_epoch(), 0, 0.0) if log is None else (log.epoch, log.tip, log.newest)
 
     def place(self, registered: Registered) -> None:
-        """Keep what was planned. A stream that was forgotten since then is the same again, for its epoch has been given out."""
+        """Keep planned messages. A stream that was deleted since then is restored, because its epoch is already in use."""
         log = self.logs.get(registered.stream)
         if log is None or log.epoch != registered.epoch:
             log = self._reopen(registered.stream, registered.epoch)
@@ -82,8 +82,8 @@ class StreamTable:
             self._schedule(log)
 
     def overtaken(self, stream: str, partition_key: str, timestamp: float) -> bool:
-        """Whether what is read back belongs to an older epoch in another shard: a stream that was forgotten may have begun
-        anew with another partition key, and shards are read one after another."""
+        """Whether a recovered message belongs to an older epoch in another shard: a deleted stream may have restarted with
+        another partition key, and shards are read one after another."""
         log = self.logs.get(stream)
         return log is not None and self.partition_key(stream) != (partition_key or stream) and log.newest > timestamp
 
@@ -115,7 +115,7 @@ class StreamTable:
         self._schedule(log)
 
     def reload_rules(self) -> None:
-        """The rulebook says something else now. The next sweep applies it to the streams, so that many of them stall nobody."""
+        """The rulebook has changed. The next sweep applies it to the streams, in slices."""
         self._outdated = list(self.logs)
 
     def _apply_rules(self, now: float) -> None:
@@ -128,7 +128,7 @@ class StreamTable:
                 self._schedule(log)
 
     def sweep(self, now: float) -> bool:
-        """A slice of what is due. Returns whether there is more."""
+        """Process a slice of the due entries. Returns whether there are more."""
         if self._outdated:
             self._apply_rules(now)
         for stream in self._deadlines.due(now, SWEPT_AT_ONCE):
@@ -166,7 +166,7 @@ class StreamTable:
 
 
 class MemoryStreams:
-    """Implements `ports.StreamStore`. Readers never suspend, and see what is committed only."""
+    """Implements `ports.StreamStore`. Reads never suspend, and return committed messages only."""
 
     resolves_unanswered = True  # there is nothing to resolve
     confirms_transient = False

@@ -222,7 +222,7 @@ class RingBackend(RingAccess):
         if state.news != self._kept:
             self._keep(state.news)
             self._kept = state.news
-            self._server.tell_workers(Note("told", state.news))
+            self._server.notify_workers(Note("ring_changed", state.news))
         self._follow_moves()
         self.router.changed()
         self._send_news()

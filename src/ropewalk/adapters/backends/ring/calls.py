@@ -10,7 +10,7 @@ from typing import Any
 from ropewalk.adapters.backends.memory.calls import CallKind, Scope, call
 from ropewalk.adapters.backends.ring.hand_over import ShardReceiver, ShardSender
 from ropewalk.adapters.backends.workers.calls import Call, names_of
-from ropewalk.adapters.backends.workers.server import OBEY_SECONDS, BusProcess, StoreServer
+from ropewalk.adapters.backends.workers.server import DISCONNECT_SECONDS, BusProcess, StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.adapters.backends.workers.store_calls import StoreCalls
 from ropewalk.core.ring import locate_stream
@@ -133,7 +133,7 @@ class RingCalls(StoreCalls):
     @call(CallKind.TASK)
     async def disconnect(self, order: RemoteDisconnect) -> int:
         """Every process of this node ends its own sessions."""
-        return await self._processes.end_own(order, OBEY_SECONDS / 2)
+        return await self._processes.end_own(order, DISCONNECT_SECONDS / 2)
 
     @call(scope=Scope.ALL)
     async def revoke_own(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:

@@ -15,7 +15,7 @@ from ropewalk.adapters.backends.ring.links import ActiveDisconnects
 from ropewalk.adapters.backends.ring.router import Router, SendCall, gathered
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.feed import LISTENED_AT_ONCE, MAX_UNANSWERED, FeedReceiver
-from ropewalk.adapters.backends.workers.server import MAX_DISCONNECTS, OBEY_SECONDS, ORDERS_SECONDS
+from ropewalk.adapters.backends.workers.server import DISCONNECT_SECONDS, KEPT_DISCONNECTS_SECONDS, MAX_DISCONNECTS
 from ropewalk.model.errors import Moved, Unavailable
 from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.ring import RingNews
@@ -38,7 +38,7 @@ class RingReceiver(FeedReceiver):
         self._learn = learn
 
     @call()
-    def told(self, news: RingNews) -> None:
+    def ring_changed(self, news: RingNews) -> None:
         self._learn(news)
 
     async def _carry_out(self, request: EndRequest) -> int:
@@ -130,7 +130,7 @@ class RingFeed:
         for message in messages:
             by_node.setdefault(self._router.holder(message.stream), []).append(message)
         for name, some in by_node.items():
-            if (node := self._router.nodes.get(name)) is not None and node.note("tell", some):
+            if (node := self._router.nodes.get(name)) is not None and node.note("publish", some):
                 self._router.went_to(name, len(some))
 
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> Awaitable[None] | None:
@@ -146,7 +146,7 @@ class RingFeed:
     def _note_runs(self, name: str, runs: Sequence[TransientRun]) -> bool:
         size = self._unanswered_bytes.get(name, 0) + sum([len(run.frame) for run in runs])
         node = self._router.nodes.get(name)
-        noted = size < MAX_UNANSWERED and node is not None and node.note("run", [wire.carried(run) for run in runs])
+        noted = size < MAX_UNANSWERED and node is not None and node.note("publish_runs", [wire.carried(run) for run in runs])
         self._unanswered_bytes[name] = size if noted else 0
         if noted:
             self._router.went_to(name, sum([run.count for run in runs]))
@@ -157,13 +157,13 @@ class RingFeed:
         node = self._router.nodes.get(name)
         if node is not None and node.connected:
             try:
-                await node.call("run", carried)
+                await node.call("publish_runs", carried)
                 self._router.went_to(name, sum([run.count for run in runs]))
                 return
             except Moved:  # nothing has happened; they may have gone to several nodes
                 pass
         for run in carried:
-            await self._router.call(run.stream, "run", [run])
+            await self._router.call(run.stream, "publish_runs", [run])
             self._router.went_to(self._router.holder(run.stream), run.count)
 
     # --- disconnect requests ------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class RingFeed:
         now = time.monotonic()
         self._orders.append((now, request))
         before = await self._router.ask_all("identity", request.identifier)
-        ended: int = sum((await self._router.ask_all("disconnect", request, timeout=OBEY_SECONDS)).values())
+        ended: int = sum((await self._router.ask_all("disconnect", request, timeout=DISCONNECT_SECONDS)).values())
         reached = self._router.reached()
         left_at = {node: sids for node, sids in before.items() if node in reached and sids}
         rest = {node: reached[node].call("end_rest", sids, request.reconnect) for node, sids in left_at.items()}
@@ -184,7 +184,7 @@ class RingFeed:
     async def resend_disconnects(self, call: SendCall, since: float) -> None:
         """Send the requests that a node missed while it was unreachable."""
         now = time.monotonic()
-        while self._orders and self._orders[0][0] < now - ORDERS_SECONDS:
+        while self._orders and self._orders[0][0] < now - KEPT_DISCONNECTS_SECONDS:
             self._orders.popleft()
         for when, order in list(self._orders):
             if when >= since:

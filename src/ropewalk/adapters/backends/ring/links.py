@@ -42,7 +42,7 @@ class ActiveDisconnects:
 
 logger = logging.getLogger("ropewalk.ring")
 
-PATIENCE = 5.0
+RECONNECT_SECONDS = 5.0
 """Seconds for which a call waits for a node that is not reached, or for a shard that moves. One that was away for longer is not
 waited for."""
 
@@ -114,7 +114,7 @@ class NodeLink(StoreLink):
         greet: "Callable[[NodeLink], Awaitable[None]]",
         changed: "Callable[[NodeLink], None]",
     ) -> None:
-        super().__init__(dial, name, receiver, lambda first: greet(self), PATIENCE, ANSWER_SECONDS)
+        super().__init__(dial, name, receiver, lambda first: greet(self), RECONNECT_SECONDS, ANSWER_SECONDS)
         self.node = node
         self.peer = f"the node {node} of the ring"
         self.away = f"{self.peer} is not reached"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from ropewalk.adapters.backends.ring.links import PATIENCE, NodeCalls
+from ropewalk.adapters.backends.ring.links import RECONNECT_SECONDS, NodeCalls
 from ropewalk.core.ring import locate_stream
 from ropewalk.core.ring_state import RingState
 from ropewalk.model.errors import Moved, Unanswered, Unavailable
@@ -86,7 +86,7 @@ class Router:
         forwarded: publications sent to other nodes.
     """
 
-    def __init__(self, state: RingState, nodes: Mapping[str, NodeCalls], patience: float = PATIENCE) -> None:
+    def __init__(self, state: RingState, nodes: Mapping[str, NodeCalls], patience: float = RECONNECT_SECONDS) -> None:
         self.state = state
         self.nodes = nodes
         self._patience = patience

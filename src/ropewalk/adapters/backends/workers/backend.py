@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ropewalk.adapters.backends.workers.calls import Caller, remote
 from ropewalk.adapters.backends.workers.feed import FeedReceiver, WorkerFeed
-from ropewalk.adapters.backends.workers.link import ANSWER_SECONDS, AWAY, PATIENCE, StoreLink, dial_socket
+from ropewalk.adapters.backends.workers.link import ANSWER_SECONDS, AWAY, RECONNECT_SECONDS, StoreLink, dial_socket
 from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.sessions import SessionSnapshot
 from ropewalk.ports import Leases, PresenceStore, SessionStore, StreamStore
@@ -18,7 +18,7 @@ ENDED_AT_ONCE = 1000
 class WorkerStreams(StreamStore):
     confirms_transient = True
     resolves_unanswered = True
-    """Only a store process that ends leaves an append unanswered. As with a server that ends, nobody can tell then."""
+    """An append is unanswered only if the store process dies. Its outcome cannot be determined then."""
 
     instant = False
 
@@ -46,7 +46,7 @@ class WorkerPresence(PresenceStore):
 
 class WorkerJournal:
     """Implements `ports.Journal` for the session log of a worker: the store process has the journal. Rows of sessions are
-    handed over in order; nobody waits for them."""
+    sent in order, without waiting."""
 
     instant = True
 
@@ -55,7 +55,7 @@ class WorkerJournal:
         self._waiting: list[Row] = []
         self._dropped = 0
         self._sids: set[str] = set()
-        """Sessions that live here, as far as rows say."""
+        """Live sessions of this worker, according to the rows."""
 
     async def write(self, rows: Sequence[Row]) -> None:
         self.write_nowait(rows)
@@ -73,7 +73,7 @@ class WorkerJournal:
         self._dropped += max(0, len(rows) - room)
 
     async def resend(self) -> None:
-        """To a store that may know nothing of this worker: what it has, and what it could not say."""
+        """Send the sessions of this worker, and the rows that could not be sent, to a store that may not know them."""
         await self._link.again("claim", list(self._sids))
         waiting, self._waiting = self._waiting, []
         if waiting:
@@ -92,7 +92,9 @@ class WorkerBackend:
 
     record_queue = None
 
-    def __init__(self, path: str, name: str, patience: float = PATIENCE, answer_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(
+        self, path: str, name: str, patience: float = RECONNECT_SECONDS, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
         receiver = FeedReceiver()
         self.link = link = StoreLink(dial_socket(path), name, receiver, self._greet, patience, answer_seconds)
         self.streams = remote(WorkerStreams, link)
@@ -122,5 +124,5 @@ class WorkerBackend:
         """The store process reads them too."""
 
     def gauges(self) -> dict[str, float]:
-        """The store process tells them."""
+        """The store process reports them."""
         return {}

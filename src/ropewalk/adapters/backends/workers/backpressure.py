@@ -13,8 +13,8 @@ HOLD_SECONDS = 1.0
 
 
 class HeldAnswers:
-    """Answers to publishers, held while a worker is behind with reading what was registered: a publisher that waits for its
-    answers does not outrun those who deliver.
+    """Answers to publishers, held while a worker is slow to read registered messages: a publisher that waits for its answers
+    does not outrun the workers that deliver.
 
     Invariant: a worker that is behind for `HOLD_SECONDS` is not waited for again until it has caught up.
 
@@ -28,7 +28,7 @@ class HeldAnswers:
         self._held: list[tuple[BusConnection, bytes]] = []
 
     def send(self, connection: BusConnection, answer: bytes) -> None:
-        """Now, or once everybody has caught up."""
+        """Send it now, or when all workers have caught up."""
         if self._held or self._is_anyone_behind():
             self._hold(connection, answer)
         else:
@@ -87,7 +87,7 @@ class PendingReads:
     def go_on(self) -> None:
         connection = self._connection
         while self._reads and not connection.behind and self._under_way < MAX_UNDER_WAY:
-            if connection.buffered > wire.MUCH_BUFFERED:  # a transport that writes once a tick: then it is known who is behind
+            if connection.buffered > wire.HIGH_WATER_BYTES:  # a transport that writes once per tick: check again after that
                 asyncio.get_running_loop().call_soon(self.go_on)
                 return
             task = self._reads.popleft()()

@@ -1,7 +1,7 @@
 """The feed of a worker.
 
-Invariant: while the connection stands nothing of the feed is lost. After it was down the worker listens anew to everything that
-it wants to hear, and its readers look for what they have missed.
+Invariant: nothing is lost while the connection stands. After a lost connection the worker listens again to all its streams, and
+readers look for missed messages.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from ropewalk.model.sessions import EndRequest, SessionTaken, SessionWanted
 from ropewalk.ports import Deliver, OnDisconnectRequest, OnMissed, ignore_missed
 
 MAX_UNANSWERED = 64 * 1024
-"""Bytes of runs that are handed over before an answer is waited for."""
+"""Bytes of runs that are sent before the worker waits for an answer."""
 
 LISTENED_AT_ONCE = 10_000
 
 
 class FeedReceiver:
-    """What a store tells a process. The connection may stand before the feed is started, and stays for a moment when it is
-    stopped: there are no sessions then, so that a request ends none."""
+    """Receives what a store sends to a process. The connection may be open before the feed is started and after it is stopped.
+    There are no sessions then."""
 
     def __init__(self) -> None:
         self._deliver: Deliver | None = None
@@ -42,19 +42,19 @@ class FeedReceiver:
             self._deliver(messages)
 
     @call()
-    def runs(self, runs: list[wire.CarriedRun]) -> None:
+    def deliver_runs(self, runs: list[wire.CarriedRun]) -> None:
         if self._deliver is not None:
             self._deliver([wire.run_of(run) for run in runs])
 
     @call()
-    def order(self, order: SessionTaken) -> None:
-        task = asyncio.ensure_future(self._carry_out(order))
+    def session_taken(self, notice: SessionTaken) -> None:
+        task = asyncio.ensure_future(self._carry_out(notice))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
     @call(CallKind.TASK)
-    async def obey(self, order: RemoteDisconnect) -> int:
-        return await self._carry_out(order)
+    async def disconnect(self, request: RemoteDisconnect) -> int:
+        return await self._carry_out(request)
 
     @call(CallKind.TASK)
     async def release(self, wanted: SessionWanted) -> int:
@@ -102,20 +102,20 @@ class WorkerFeed:
         self._caller.note("unlisten_prefix", prefix)
 
     def publish(self, messages: Sequence[Registered]) -> None:
-        self._caller.note("tell", messages)
+        self._caller.note("publish", messages)
 
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> Awaitable[None] | None:
-        """After some notes a call, which is answered when those who deliver are not behind: so whoever brings many waits for
-        them, and whoever brings one does not."""
+        """Unacknowledged up to a limit, then one acknowledged call, which is answered when the workers are not behind. So a
+        fast publisher waits for them, and a slow one does not."""
         carried = [wire.carried(run) for run in runs]
         self._unanswered_bytes += sum([len(run.frame) for run in runs])
-        if not confirm and self._unanswered_bytes < MAX_UNANSWERED and self._caller.note("run", carried):
+        if not confirm and self._unanswered_bytes < MAX_UNANSWERED and self._caller.note("publish_runs", carried):
             return None
         self._unanswered_bytes = 0
-        return self._caller.call("run", carried)
+        return self._caller.call("publish_runs", carried)
 
     async def disconnect(self, request: RemoteDisconnect) -> int:
-        ended: int = await self._caller.call("command", request)
+        ended: int = await self._caller.call("disconnect_all", request)
         return ended
 
     def health(self) -> str:

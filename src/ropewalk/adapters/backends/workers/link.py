@@ -21,14 +21,14 @@ logger = logging.getLogger("ropewalk.workers")
 
 AWAY = "the store process of this node does not answer"
 RETRY_SECONDS = 0.05
-PATIENCE = 3.0
-"""Seconds for which a call waits for a store that is being started again."""
+RECONNECT_SECONDS = 3.0
+"""Seconds for which a call waits for a store that is restarting."""
 
 ANSWER_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 MAX_REQUESTS = 100_000
 MAX_UNSENT_BYTES = 16 * 1024 * 1024
-"""Calls that may wait for an answer, and bytes that the store may be behind with. Past that callers are told to come back."""
+"""Calls without an answer, and bytes that the store has not read. Beyond these limits calls fail with `Unavailable`."""
 
 
 Dial = Callable[[BusConnection], Awaitable[object]]
@@ -74,7 +74,7 @@ class StoreLink:
         name: str,
         receiver: object,
         greet: Callable[[bool], Awaitable[None]],
-        patience: float = PATIENCE,
+        patience: float = RECONNECT_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self.dial = dial
@@ -163,7 +163,7 @@ class StoreLink:
                 self._give_up(asyncio.get_running_loop().time())
 
     def _give_up(self, now: float) -> None:
-        # In the order in which they were asked, which is that of their deadlines.
+        # In the order of the calls, which is that of their deadlines.
         while self._asked:
             number, asked = next(iter(self._asked.items()))
             if asked.deadline > now:
@@ -202,7 +202,7 @@ class StoreLink:
             answer = frame(wire.FAILURE, number, *wire.failure_of(error))
         connection.send(answer)
 
-    # --- what a worker says -------------------------------------------------------------------------------------------
+    # --- to the store -------------------------------------------------------------------------------------------
 
     async def call(self, method: str, *arguments: object) -> Any:
         if not self._ready.is_set():
@@ -210,7 +210,7 @@ class StoreLink:
         return await self._send(method, arguments)
 
     async def exchange(self, report: bytes) -> bytes:
-        """Tell the node about this worker, and hear about the node. Raises `Unavailable`."""
+        """Send the report of this worker. Returns the report of the node. Raises `Unavailable`."""
         answer: bytes = await self.call("exchange", report)
         return answer
 
@@ -252,7 +252,7 @@ class StoreLink:
     def _fail(self, asked: _Asked) -> None:
         if not asked.answer.done():
             asked.answer.set_exception(Unanswered(self.away))
-            asked.answer.exception()  # whoever asked may have given up
+            asked.answer.exception()  # the caller may have given up
 
 
 class ReportLink(StoreLink):

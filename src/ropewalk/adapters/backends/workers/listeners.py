@@ -1,4 +1,4 @@
-"""Which workers want to hear of which streams: of those that they name, and of those whose keys begin with something."""
+"""Which processes listen to which streams, by name and by key prefix."""
 
 from collections.abc import Collection, Iterable
 from typing import Generic, TypeVar
@@ -10,7 +10,7 @@ W = TypeVar("W")
 
 
 class Listeners(Generic[W]):
-    """Everything may be repeated, and forgetting what is not there is harmless."""
+    """All methods may be repeated. Removing an unknown entry has no effect."""
 
     def __init__(self) -> None:
         self._by_stream: dict[str, set[W]] = {}

@@ -1,7 +1,7 @@
 """The backend of the store process itself: its own node has no clients, and reaches the store by calls.
 
-Invariant: whatever it registers goes to the workers like everything else. Sessions that are over are left to the workers, which
-have the application that has to hear of it.
+Invariant: its messages reach the workers like all others. Ended sessions are left to the workers, which report them to the
+application.
 """
 
 from ropewalk.adapters.backends.memory.store import NodePresence, NodeSessions
@@ -19,7 +19,7 @@ class SessionsOfWorkers:
         self.save, self.peek, self.take = sessions.save, sessions.peek, sessions.take
 
     async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
-        """Every worker obeys the same order."""
+        """Every worker receives the same request."""
         return []
 
     async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:

@@ -1,7 +1,7 @@
 """The store's end of the bus: answers the processes that share the store, and brings messages and orders to them.
 
-Invariant: what a process listens to is sent to it in the order in which it was registered. A worker whose connection ends
-counts as dead at once: its sessions are kept from then on, and can be resumed on any other.
+Invariant: messages of a stream are sent to its listeners in the order of their registration. A worker whose connection ends
+counts as dead at once: its sessions are kept from then on, and can be resumed on any other worker.
 """
 
 import asyncio
@@ -35,15 +35,15 @@ from ropewalk.ports import Journal, StreamStore
 
 logger = logging.getLogger("ropewalk.workers")
 
-OBEY_SECONDS = 5.0
-"""For how long an order to end sessions waits until all workers have ended theirs."""
+DISCONNECT_SECONDS = 5.0
+"""How long a remote disconnect waits for the workers to end their sessions."""
 
 RELEASE_SECONDS = 1.0
-"""For how long a client that comes back waits until the worker of its former connection has kept the session."""
+"""How long a returning client waits until the worker of its former connection has kept the session."""
 
-ORDERS_SECONDS = 60.0
+KEPT_DISCONNECTS_SECONDS = 60.0
 MAX_DISCONNECTS = 10_000
-"""Orders for workers that lost their connection and come back."""
+"""Remote disconnects that are kept for workers that reconnect."""
 
 BACKLOG = 256
 
@@ -64,13 +64,13 @@ class BusWorker:
         self.calls = calls
         self.declared = declared(type(calls))
 
-    def tell(self, note: Note) -> None:
+    def send(self, note: Note) -> None:
         self.connection.send(note.encoded)
 
     def ask(self, number: int, method: str, request: RemoteDisconnect | SessionWanted) -> asyncio.Future[int]:
         waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.asked[number] = waiting
-        waiting.add_done_callback(lambda done: self.asked.pop(number, None))  # also of one that nobody waits for any more
+        waiting.add_done_callback(lambda done: self.asked.pop(number, None))  # also if its caller has given up
         self.connection.send(frame(CALL, number, method, (request,)))
         return waiting
 
@@ -100,11 +100,11 @@ class LocalWorker:
         _complete(getattr(self._calls, method)(*arguments))
         return True
 
-    def tell(self, note: Note) -> None:
+    def send(self, note: Note) -> None:
         getattr(self._receiver, note.method)(*note.arguments)
 
     def ask(self, number: int, method: str, request: RemoteDisconnect | SessionWanted) -> asyncio.Future[int]:
-        """It goes on if nobody waits for it any more."""
+        """It continues even if the caller gives up."""
         task = asyncio.get_running_loop().create_task(self._obey(method, request))
         self._obeying.add(task)
         task.add_done_callback(self._obeying.discard)
@@ -114,7 +114,7 @@ class LocalWorker:
         try:
             ended: int = await getattr(self._receiver, method)(request)
         except RopewalkError as error:
-            logger.warning("an order was not carried out", extra={"reason": str(error)})
+            logger.warning("a disconnect was not carried out", extra={"reason": str(error)})
             return 0
         return ended
 
@@ -123,7 +123,7 @@ BusProcess = BusWorker | LocalWorker
 
 
 def _complete(work: object) -> None:
-    """Of what a note asks for, nothing waits."""
+    """Run the work of a note, which never suspends."""
     if inspect.iscoroutine(work):
         try:
             work.send(None)
@@ -132,8 +132,8 @@ def _complete(work: object) -> None:
         raise AssertionError("a note waits for something")
 
 
-class _Command:
-    """A remote disconnect that is being carried out, since `at`, by the workers that were asked."""
+class _RunningDisconnect:
+    """A running remote disconnect: since when, and at which workers."""
 
     def __init__(self, at: float, asked: set[str]) -> None:
         self.at = at
@@ -155,8 +155,8 @@ class StoreServer:
         self.streams: StreamStore
         self._workers: dict[BusConnection, BusWorker] = {}
         self._by_name: dict[str, BusProcess] = {}
-        self._orders: deque[tuple[float, RemoteDisconnect]] = deque(maxlen=MAX_DISCONNECTS)
-        self._commands: dict[str, _Command] = {}  # by identifier
+        self._disconnects: deque[tuple[float, RemoteDisconnect]] = deque(maxlen=MAX_DISCONNECTS)
+        self._running: dict[str, _RunningDisconnect] = {}  # by identifier
         self._lost_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         self._server: asyncio.Server | None = None
@@ -224,13 +224,13 @@ class StoreServer:
         self._by_name[name] = worker
         now = time.monotonic()
         lost_at = self._lost_at.pop(name, now)
-        self._lost_at = {each: when for each, when in self._lost_at.items() if when > now - ORDERS_SECONDS}
-        while self._orders and self._orders[0][0] < now - ORDERS_SECONDS:
-            self._orders.popleft()
+        self._lost_at = {each: when for each, when in self._lost_at.items() if when > now - KEPT_DISCONNECTS_SECONDS}
+        while self._disconnects and self._disconnects[0][0] < now - KEPT_DISCONNECTS_SECONDS:
+            self._disconnects.popleft()
         if worker.near:  # processes of other nodes receive them from their own store
-            for when, order in self._orders:
+            for when, request in self._disconnects:
                 if when >= lost_at:
-                    self._ask(worker, "obey", order)
+                    self._ask(worker, "disconnect", request)
 
     def _caught_up(self, connection: BusConnection) -> None:
         self._held_answers.caught_up()
@@ -313,14 +313,14 @@ class StoreServer:
             if listeners := self.listeners.of(first):
                 note = Note("deliver", messages)
                 for process in listeners:
-                    process.tell(note)
+                    process.send(note)
             return
         wanted: dict[BusProcess, list[Registered]] = {}
         for message in messages:
             for process in self.listeners.of(message.stream):
                 wanted.setdefault(process, []).append(message)
         for process, some in wanted.items():
-            process.tell(Note("deliver", some))
+            process.send(Note("deliver", some))
 
     def carry_runs(self, runs: Sequence[wire.CarriedRun]) -> None:
         wanted: dict[BusProcess, list[wire.CarriedRun]] = {}
@@ -328,17 +328,17 @@ class StoreServer:
             for process in self.listeners.of(run.stream):
                 wanted.setdefault(process, []).append(run)
         for process, some in wanted.items():
-            process.tell(Note("runs", some))
+            process.send(Note("deliver_runs", some))
 
-    def tell_workers(self, note: Note) -> None:
+    def notify_workers(self, note: Note) -> None:
         """All processes of this node, except for this one."""
         for worker in self._workers.values():
             if worker.near and worker.name:
-                worker.tell(note)
+                worker.send(note)
 
-    def order(self, node: str, order: SessionTaken) -> None:
+    def order(self, node: str, notice: SessionTaken) -> None:
         if (process := self._by_name.get(node)) is not None:
-            process.tell(Note("order", order))
+            process.send(Note("session_taken", notice))
 
     async def release(self, sid: str) -> None:
         """If the session lives on a process, have that keep it. One that does not answer is not waited for."""
@@ -349,31 +349,31 @@ class StoreServer:
 
     # --- remote disconnects -------------------------------------------------------------------------------------------
 
-    async def command(self, order: RemoteDisconnect) -> int:
+    async def disconnect_all(self, request: RemoteDisconnect) -> int:
         """How many sessions all workers have ended. Raises `Unavailable` where that may not outlive a crash."""
         assert self._store is not None
-        carried_out = _Command(self._store.clock(), set(self._by_name))
-        self._commands[order.identifier] = carried_out
-        before = self._store.sessions.of_identity(order.identifier)
-        ended = await self.end_own(order, OBEY_SECONDS)
-        if self._commands.get(order.identifier) is carried_out:
-            del self._commands[order.identifier]
-        ended += self.end_rest(before, order.reconnect)
+        running = _RunningDisconnect(self._store.clock(), set(self._by_name))
+        self._running[request.identifier] = running
+        before = self._store.sessions.of_identity(request.identifier)
+        ended = await self.end_own(request, DISCONNECT_SECONDS)
+        if self._running.get(request.identifier) is running:
+            del self._running[request.identifier]
+        ended += self.end_rest(before, request.reconnect)
         if self._journal is not None:
-            detail = _text(DisconnectRequested(order.identifier, order.reconnect))
-            await self._journal.write([Row(RowKind.REVOKED, order.identifier, time.time(), detail=detail)])
+            detail = _text(DisconnectRequested(request.identifier, request.reconnect))
+            await self._journal.write([Row(RowKind.REVOKED, request.identifier, time.time(), detail=detail)])
         return ended
 
-    async def end_own(self, order: RemoteDisconnect, seconds: float) -> int:
+    async def end_own(self, request: RemoteDisconnect, seconds: float) -> int:
         """Every process of this node ends its own sessions."""
-        self._orders.append((time.monotonic(), order))
-        return await self._ask_all(self.own_workers(), "obey", order, seconds)
+        self._disconnects.append((time.monotonic(), request))
+        return await self._ask_all(self.own_workers(), "disconnect", request, seconds)
 
     def revoke(self, name: str, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
-        """While an order is carried out, a worker ends what lives on it: it alone knows what is under way for a session, and
-        which ones began after the order."""
+        """While a remote disconnect runs, each worker ends its own live sessions: it alone knows what is in transit for a
+        session, and which ones began after the request."""
         assert self._store is not None
-        command = self._commands.get(ids)
+        command = self._running.get(ids)
         if command is None or name not in command.asked:
             return self._store.sessions.revoke(ids, reconnect)
         return self._store.sessions.revoke(ids, reconnect, command.at, command.asked - {name})

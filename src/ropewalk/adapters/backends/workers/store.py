@@ -30,8 +30,8 @@ _ENDS = frozenset({RowKind.DISCONNECTED, RowKind.ENDED})
 
 
 class _InterruptedSession(Struct, frozen=True):
-    """`over`: what is given out as expired if the session is gone. `unknown`: the store never knew of it, so that nobody else
-    says that it has ended."""
+    """`over`: the snapshot to return as expired if the session does not continue. `unknown`: the store never had the session,
+    so its end must be recorded here."""
 
     until: float
     row: Row
@@ -94,7 +94,7 @@ class InterruptedSessions:
             self._rows[sid] = _InterruptedSession(now + RECONNECT_GRACE_SECONDS, row, unknown=kept is None)
 
     def recovered(self, rows: Iterable[Row], over: dict[str, SessionSnapshot]) -> None:
-        """Sessions that were connected when the store was lost, by the rows that say that they no longer are."""
+        """Sessions that were connected when the store died, with the rows of their disconnects."""
         until = self._clock() + RECONNECT_GRACE_SECONDS
         for row in rows:
             self._rows[row.sid] = _InterruptedSession(until, row, over.get(row.sid))
@@ -187,7 +187,7 @@ class SharedStore(MemoryStore):
 
 
 class _Into:
-    """Where a recovery puts sessions; those that are over are looked at first."""
+    """Receives recovered sessions. Ended ones are collected and checked first."""
 
     def __init__(self, sessions: MemorySessions) -> None:
         self._sessions = sessions

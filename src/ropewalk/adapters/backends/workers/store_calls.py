@@ -17,7 +17,7 @@ from ropewalk.ports import StreamStore
 
 
 class Reports(Protocol):
-    """What the processes of a node tell each other."""
+    """Reports that the processes of a node exchange."""
 
     def answer(self, worker: str, report: bytes) -> bytes:
         """The report of a worker; returns what it should know of the node."""
@@ -39,7 +39,7 @@ class CallServer(Protocol):
 
     Attributes:
         streams: those of the store, or what reaches further back than they do.
-        listeners: the processes that want to hear of a stream.
+        listeners: the processes that listen to a stream.
     """
 
     reports: Reports
@@ -60,7 +60,7 @@ class CallServer(Protocol):
     def revoke(self, name: str, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
         """Sessions that the process of this name is to end."""
 
-    async def command(self, order: RemoteDisconnect) -> int:
+    async def disconnect_all(self, request: RemoteDisconnect) -> int:
         """Have all processes end their sessions. Returns how many there were."""
 
 
@@ -177,14 +177,14 @@ class StoreCalls(ReportCalls, LeasedSessions, NodePresence):
         self._server.listeners.remove_prefix(self._process, prefix)
 
     @call()
-    def tell(self, messages: list[Registered]) -> None:
+    def publish(self, messages: list[Registered]) -> None:
         """Transient messages."""
         self._server.carry(messages)
 
     @call(scope=Scope.SHARD, held=True)
-    async def run(self, runs: list[CarriedRun]) -> None:
+    async def publish_runs(self, runs: list[CarriedRun]) -> None:
         self._server.carry_runs(runs)
 
     @call(CallKind.TASK)
-    async def command(self, order: RemoteDisconnect) -> int:
-        return await self._server.command(order)
+    async def disconnect_all(self, request: RemoteDisconnect) -> int:
+        return await self._server.disconnect_all(request)

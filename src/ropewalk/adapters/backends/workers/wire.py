@@ -5,7 +5,7 @@ answered once, unless the connection ends before.
 
 ```
 worker → store    [CALL, id, method, arguments]     [NOTE, 0, method, arguments]
-store → worker    [ANSWER, id, "", result]          [FAILURE, id, kind, what it says]
+store → worker    [ANSWER, id, "", result]          [FAILURE, id, kind, text]
 store → worker    [NOTE, 0, method, arguments]     [CALL, id, method, arguments]     which the worker answers
 ```
 """
@@ -30,11 +30,11 @@ CALL, ANSWER, FAILURE, NOTE = range(4)
 LENGTH_BYTES = 4
 MAX_FRAME_BYTES = 1 << 30
 MAX_BUFFERED_BYTES = 64 * 1024 * 1024
-"""Bytes that may wait for the other side to read them. Past that the connection is closed: whoever comes back looks for what it
-has missed."""
+"""Bytes that the other side may leave unread. Beyond this limit the connection is closed, and the process looks for missed
+messages when it reconnects."""
 
-MUCH_BUFFERED, LITTLE_BUFFERED = 1024 * 1024, 256 * 1024
-"""When the other side counts as behind, and when no more."""
+HIGH_WATER_BYTES, LOW_WATER_BYTES = 1024 * 1024, 256 * 1024
+"""Unread bytes at which the other side counts as behind, and as caught up."""
 
 
 class CarriedRun(Struct, frozen=True, array_like=True, gc=False):
@@ -92,20 +92,20 @@ _KINDS: dict[str, type[errors.RopewalkError]] = {
 
 
 def failure_of(error: BaseException) -> tuple[str, object]:
-    """The kind of a failure, and what is said with it."""
+    """The kind of a failure, and its text."""
     if isinstance(error, errors.PartitionChanged):
         return "partition", (error.stream, error.named, error.kept)
     for kind, known in _KINDS.items():
         if isinstance(error, known):
             return kind, str(error)
-    logger.error("the store failed at a call of a worker", exc_info=error)
+    logger.error("a call of a worker failed in the store", exc_info=error)
     return "unavailable", "the store failed at this"
 
 
-def error_of(kind: str, said: Raw) -> errors.RopewalkError:
+def error_of(kind: str, detail: Raw) -> errors.RopewalkError:
     if kind == "partition":
-        return errors.PartitionChanged(*msgspec.msgpack.decode(said, type=tuple[str, str, str]))
-    return _KINDS[kind](msgspec.msgpack.decode(said, type=str))
+        return errors.PartitionChanged(*msgspec.msgpack.decode(detail, type=tuple[str, str, str]))
+    return _KINDS[kind](msgspec.msgpack.decode(detail, type=str))
 
 
 # --- a connection ----------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class BusConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(MUCH_BUFFERED, LITTLE_BUFFERED)
+        transport.set_write_buffer_limits(HIGH_WATER_BYTES, LOW_WATER_BYTES)
 
     def pause_writing(self) -> None:
         self.behind = True
@@ -156,7 +156,7 @@ class BusConnection(asyncio.Protocol):
             length = int.from_bytes(data[begin : begin + LENGTH_BYTES], "little")
             end = begin + LENGTH_BYTES + length
             if length > MAX_FRAME_BYTES:
-                logger.error("the bus carries something that is no frame")
+                logger.error("the bus received an invalid frame")
                 self.close()
                 return
             if end > size:
@@ -177,7 +177,7 @@ class BusConnection(asyncio.Protocol):
             self.close()
 
     def send(self, encoded: bytes) -> None:
-        """Now: the event loop writes what one tick brings with one call of the system, and nobody has to wait for the next."""
+        """Write it now: the event loop joins the writes of one tick into one system call."""
         transport = self._transport
         if transport is None:
             return
