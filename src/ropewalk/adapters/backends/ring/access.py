@@ -1,7 +1,7 @@
-"""What every process of a node has of its ring: links to the stores of all nodes, and what is wanted of them.
+"""Gives a process of a node access to the stores of all nodes of its ring.
 
-Invariant: a shard is asked for, and listened to, where it is held as far as is known here. Whoever is reached again is told
-what it missed.
+Invariant: calls for a shard, and subscriptions to its streams, go to its holder according to the ring state here. A node that
+reconnects receives the calls that it missed.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from ropewalk.ports import Clock, Journal
 class RingJournal:
     """Implements `ports.Journal`: rows of a session are written on the node that keeps the session.
 
-    Invariant: rows of one session go to one node, in order, as long as its shard stays there. Nobody waits for them. The rows
+    Invariant: rows of one session go to one node, in order, as long as its shard stays there. Writers do not wait. The rows
     that wait for an unreachable node are bounded, and further rows are counted.
 
     Args:
@@ -43,7 +43,7 @@ class RingJournal:
         self._router = router
         self._own = own
         self._waiting: dict[str, list[Row]] = {}  # by node
-        self._sids: set[str] = set()  # sessions that live here, as far as rows say
+        self._sids: set[str] = set()  # live sessions of this process, according to the rows
         self._dropped = 0
 
     async def write(self, rows: Sequence[Row]) -> None:
@@ -194,7 +194,7 @@ class RingAccess:
             links = [link for link in self._links.values() if link.connected]
             outcomes = await asyncio.gather(*(self._compare(link, known) for link in links), return_exceptions=True)
             for error in filter(None, outcomes):
-                logger.error("what is known of the ring was not compared", exc_info=error)
+                logger.error("the ring state was not compared with another node", exc_info=error)
             self._send_news()
             self._listen_to_moved()
 
@@ -205,7 +205,7 @@ class RingAccess:
             if news is not None:
                 self._merge_news(link, news)
         except (Unavailable, TimeoutError) as error:
-            logger.debug("a node of the ring does not tell its news", extra={"node": link.node, "reason": str(error)})
+            logger.debug("a node of the ring does not answer with its state", extra={"node": link.node, "reason": str(error)})
 
     # --- changes of the ring state ------------------------------------------------------------------------------------
 

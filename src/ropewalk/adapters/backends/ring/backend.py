@@ -1,7 +1,7 @@
 """A node of a ring: its own store, the links to all others, and what it does when the ring changes.
 
-Invariant: this node serves a shard from the moment on in which it has begun it or it has arrived here whole, and until it has
-decided to give it away. What it knows of the ring it tells all others whenever it changes.
+Invariant: this node serves a shard from when it begins it or has received all of it, until it decides to hand it over. It sends
+its ring state to all others whenever that changes.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ BETWEEN_ATTEMPTS = 0.2
 """Seconds after which a shard is tried to be handed over again."""
 
 TO_AGREE = 3.0
-"""Seconds that others have to say that they go by a change that was made here, before that is missed."""
+"""Seconds in which the other nodes must confirm a change that was made here."""
 
 
 class RingBackend(RingAccess):
@@ -40,7 +40,7 @@ class RingBackend(RingAccess):
 
     Args:
         member: this node.
-        keep: called with what is known of the ring whenever that changes, before other nodes receive it.
+        keep: called with the ring state whenever it changes, before other nodes receive it.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class RingBackend(RingAccess):
         self._sender = ShardSender(state, store, self._moving, self._follow)
         self._receiver = ShardReceiver(state, store, journal)
         served = ServedShards(state, store, self._moving, self._sender, self._receiver, self.health)
-        server.attach(store, partial(RingCalls, server, served, self._hear))
+        server.attach(store, partial(RingCalls, server, served, self._merge))
         server.join(own)
 
     # --- lifecycle ----------------------------------------------------------------------------------------------------
@@ -157,7 +157,9 @@ class RingBackend(RingAccess):
         """Raises Conflict."""
         known = self.state.table.member(member.name)
         if known is not None and known.address != member.address and self._is_alive(member.name):
-            raise Conflict(f"{member.name} is alive at {known.address}: one that starts at another address tells so itself")
+            raise Conflict(
+                f"{member.name} is alive at {known.address}: a node that starts at another address announces it itself"
+            )
         if not self._is_alive(member.name):
             await self._require_proof(member)
         self._make(AddNode(secrets.token_hex(8), member, stays=True))
@@ -190,7 +192,7 @@ class RingBackend(RingAccess):
 
     # --- ring state ---------------------------------------------------------------------------------------------------
 
-    def _hear(self, sender: str, news: RingNews) -> RingNews:
+    def _merge(self, sender: str, news: RingNews) -> RingNews:
         try:
             heard = self.state.merge_news(sender, news)
         except Conflict as conflict:
@@ -202,10 +204,10 @@ class RingBackend(RingAccess):
 
     async def _fetch_news(self, link: NodeLink) -> None:
         link.told = self.state.news
-        self._hear(link.node, await link.again("news", self.state.me, link.told))
+        self._merge(link.node, await link.again("news", self.state.me, link.told))
 
     def _merge_news(self, link: NodeLink, news: RingNews) -> None:
-        self._hear(link.node, news)
+        self._merge(link.node, news)
         if news != self.state.news:
             link.told = None
 
@@ -217,7 +219,7 @@ class RingBackend(RingAccess):
         if state.should_join(self._member):
             state.apply(AddNode(secrets.token_hex(8), self._member))
         unheard = self._reach_members()
-        self._settle_shards()
+        self._update_shards()
         self._reset_lost_shards(unheard)
         if state.news != self._kept:
             self._keep(state.news)
@@ -229,7 +231,7 @@ class RingBackend(RingAccess):
         if self._handing is None and state.shards_to_hand_over():
             self._handing = self._spawn(self._hand_over())
 
-    def _settle_shards(self) -> None:
+    def _update_shards(self) -> None:
         state = self.state
         for shard in state.shards_to_drop():
             state.mark_dropped(shard)
@@ -279,11 +281,11 @@ class RingBackend(RingAccess):
         for link in self._links.values():
             if link.connected and link.told != news:
                 link.told = news
-                self._spawn(self._tell(link))
+                self._spawn(self._send_state(link))
 
-    async def _tell(self, link: NodeLink) -> None:
+    async def _send_state(self, link: NodeLink) -> None:
         try:
-            self._hear(link.node, await link.call("news", self.state.me, self.state.news))
+            self._merge(link.node, await link.call("news", self.state.me, self.state.news))
         except Unavailable as error:
             link.told = None
-            logger.debug("a node of the ring does not hear the news", extra={"node": link.node, "reason": str(error)})
+            logger.debug("a node of the ring does not take the ring state", extra={"node": link.node, "reason": str(error)})

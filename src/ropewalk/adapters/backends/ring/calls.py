@@ -27,7 +27,7 @@ def process_name(node: str, run: str) -> str:
     return f"{node}~{run}"
 
 
-def node_of(process: str) -> str:
+def node_name(process: str) -> str:
     return process.rpartition("~")[0]
 
 
@@ -85,8 +85,8 @@ class RingCalls(StoreCalls):
         self, server: StoreServer, shards: ServedShards, merge_news: MergeNews, process: BusProcess, name: str
     ) -> None:
         """Raises `NameTaken`. A name is free again at once after its process died, and some seconds after its machine did."""
-        node = node_of(name)
-        if any(other != name and node_of(other) == node for other in server.names):
+        node = node_name(name)
+        if any(other != name and node_name(other) == node for other in server.names):
             raise NameTaken(f"another process is the node {node} of this ring, and lives: each needs a --ring_node of its own")
         super().__init__(server, process, name, shards.store)
         self._processes = server

@@ -26,7 +26,7 @@ logger = logging.getLogger("ropewalk.ring")
 
 
 class RingReceiver(FeedReceiver):
-    """What the stores of a ring tell a process.
+    """Receives what the stores of a ring send to a process.
 
     Args:
         learn: merges the ring state that the store process of this node sends to its workers.
@@ -86,7 +86,7 @@ class RingFeed:
             node.note("unlisten", stream)
 
     async def listen_prefix(self, prefix: bytes) -> None:
-        """Listen at every node: each may have streams with this prefix. Unreachable nodes are asked when they reconnect."""
+        """Listen at every node: each may have streams with it. Unreachable nodes receive the call when they reconnect."""
         self._prefixes.add(prefix)
         await self._router.call_all("listen_prefixes", [prefix])
 
@@ -106,7 +106,7 @@ class RingFeed:
         self._missed(streams)
 
     async def listen_to_prefixes(self, call: SendCall) -> None:
-        """Listen to all prefixes at a node that is connecting, including those that are added meanwhile."""
+        """Listen to all prefixes at a connecting node, including prefixes added meanwhile."""
         sent: set[bytes] = set()
         while unsent := self._prefixes - sent:
             await call("listen_prefixes", list(unsent))
@@ -191,7 +191,7 @@ class RingFeed:
                 try:
                     await call("disconnect", order)
                 except Unavailable as error:
-                    logger.warning("an order to end sessions was not heard", extra={"reason": str(error)})
+                    logger.warning("a node did not receive a remote disconnect", extra={"reason": str(error)})
 
     def health(self) -> str:
         return ""

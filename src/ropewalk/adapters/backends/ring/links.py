@@ -21,7 +21,7 @@ from ropewalk.model.ring import RingNews
 
 
 class ActiveDisconnects:
-    """Identities whose sessions every process of the ring is told to end, each its own."""
+    """Identities of running remote disconnects: every process of the ring ends its own sessions."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -43,8 +43,8 @@ class ActiveDisconnects:
 logger = logging.getLogger("ropewalk.ring")
 
 RECONNECT_SECONDS = 5.0
-"""Seconds for which a call waits for a node that is not reached, or for a shard that moves. One that was away for longer is not
-waited for."""
+"""Seconds for which a call waits for an unreachable node, or for a moving shard. Calls do not wait for a node that has been
+unreachable for longer."""
 
 ANSWER_SECONDS = 10.0
 RETRY_SECONDS = 0.2
@@ -97,9 +97,9 @@ class NodeLink(StoreLink):
         changed: called when the node is reached, when it is lost, and after each attempt that failed.
 
     Attributes:
-        told: what the node was told of the ring.
+        told: the ring state that the node has received.
         reason: why the latest attempts failed.
-        taken: the node knows another process by the name of this one, and says so.
+        taken: the error, if the node knows another process by the name of this one.
     """
 
     retry_seconds = RETRY_SECONDS

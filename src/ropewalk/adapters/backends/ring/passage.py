@@ -4,8 +4,8 @@ connection over to the store.
 A connection without TLS is handed over as it is, and nothing of it stays with the worker: it outlives it. Of one with TLS the
 worker has the keys. It stays in between, and the store gets the other end of a passage.
 
-Invariant: what comes at one end of a passage goes out at the other, no faster than that takes it, and both end together.
-Nothing is added: the two ends of the bus hear each other's beats, and notice when the other stands still.
+Invariant: bytes from one end of a passage go to the other end, no faster than that reads, and both end together. Nothing is
+added: the two ends of the bus check each other's heartbeats themselves.
 """
 
 import asyncio
@@ -106,7 +106,7 @@ class WorkerIngress:
         return DialledNode(self._key, self.name)
 
     def take_over(self, transport: asyncio.Transport) -> None:
-        """Nothing of what the node says next may be read here where the store is to read it."""
+        """Stop reading at once: the store reads the next bytes of the node."""
         node = HandoverEnd(transport)
         transport.set_protocol(node)
         node.read(False)
@@ -116,7 +116,7 @@ class WorkerIngress:
     async def _hand_over(self, node: HandoverEnd, transport: asyncio.Transport) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WELCOME_SECONDS
-        while transport.get_write_buffer_size() and loop.time() < deadline:  # noqa: ASYNC110 - a transport does not tell
+        while transport.get_write_buffer_size() and loop.time() < deadline:  # noqa: ASYNC110 - a transport has no event for it
             await asyncio.sleep(LOOK_SECONDS)
         if not node.lost:
             if not transport.get_write_buffer_size():
@@ -157,7 +157,7 @@ class WorkerIngress:
 
 
 class _WelcomedTunnel(Tunnel):
-    """The end of a store process: whoever comes was welcomed by a worker."""
+    """The end of a store process: a worker has verified the node."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.begin(cast(asyncio.Transport, transport))

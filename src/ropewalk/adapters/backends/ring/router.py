@@ -82,7 +82,7 @@ class Router:
         nodes: all nodes by name, including this one and unreachable ones.
 
     Attributes:
-        stale: set when a node does not hold a shard that it was asked for: the ring state here may be out of date.
+        stale: set when a node refuses a call because it does not hold the shard: the ring state here may be out of date.
         forwarded: publications sent to other nodes.
     """
 
@@ -129,9 +129,9 @@ class Router:
         return await self.until_done(lambda: self._call(name, method, arguments))
 
     async def _call(self, name: str, method: str, arguments: tuple[object, ...]) -> Any:
-        return await self.node_of(name).call(method, *arguments)
+        return await self.holder_calls(name).call(method, *arguments)
 
-    def node_of(self, name: str) -> NodeCalls:
+    def holder_calls(self, name: str) -> NodeCalls:
         """Raises `Moved` while a node may serve it soon, otherwise `Unavailable`."""
         holder = self.holder(name)
         calls = self.nodes.get(holder)

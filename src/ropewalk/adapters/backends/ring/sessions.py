@@ -2,9 +2,9 @@
 
 Invariant: of several nodes that want a session one gets it, because one store gives it out. A session that goes on under
 another sid stays where it was until it is written for the first time; then it passes to the store where its new sid belongs.
-For that while a store that does not know a sid is not the last one that is asked.
+Until then, if the store of a sid does not know it, all other stores are asked.
 
-A node that is not reached keeps nobody waiting: what it has to know is told to it when it is back.
+Calls do not wait for an unreachable node: it receives them when it reconnects.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class RingSessions:
 
         async def at_home() -> tuple[str, SessionSnapshot | None]:
             node = self._router.holder(sid)
-            return node, await self._router.node_of(sid).call(method, sid, *arguments)
+            return node, await self._router.holder_calls(sid).call(method, sid, *arguments)
 
         node, snapshot = await self._router.until_done(at_home)
         if snapshot is not None:
@@ -100,7 +100,7 @@ class RingSessions:
         return ended
 
     async def take_abandoned(self) -> _Ended:
-        """Others see to what is over in their stores."""
+        """Other nodes handle the ended sessions in their stores."""
         ended: _Ended = []
         while some := await self._own.call("abandoned", ENDED_AT_ONCE, self._own.server_ends):
             ended += some
@@ -135,7 +135,7 @@ class RingSessions:
         return [order for taken in answers for order in taken]
 
     async def _write_at(self, node: str, sessions: list[SessionWrite]) -> list[SessionTaken]:
-        """Where the node is not reached it is told later."""
+        """An unreachable node receives the call later."""
         calls = self._router.nodes.get(node)
         try:
             if calls is not None and calls.connected:
@@ -147,7 +147,7 @@ class RingSessions:
             return await self._router.until_done(lambda: self._write_moved(sessions))
         except Unavailable:
             if calls is not None and calls.connected:
-                raise  # whoever has written writes it again
+                raise  # the caller writes it again
         for write in sessions:
             self._unsent_calls.add(node, ("write", write.sid), "write", [write])
         return []
@@ -156,7 +156,7 @@ class RingSessions:
         """One by one: they may have gone to several nodes. To write one twice does no harm."""
         taken: list[SessionTaken] = []
         for write in sessions:
-            taken += await self._router.node_of(write.sid).call("write", [write])
+            taken += await self._router.holder_calls(write.sid).call("write", [write])
         return taken
 
     async def _write_passing(self, write: SessionWrite) -> list[SessionTaken]:

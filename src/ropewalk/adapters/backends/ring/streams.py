@@ -22,7 +22,7 @@ from ropewalk.ports import PresenceStore, StreamStore
 class RingPresence(PresenceStore):
     """Each set is kept by the node that holds its stream's shard.
 
-    Invariant: nodes that are not reached when a sid leaves, or is replaced, are told later.
+    Invariant: nodes that are unreachable when a sid leaves or is replaced receive the call later.
     """
 
     def __init__(self, caller: HolderCaller) -> None:
@@ -49,7 +49,7 @@ class RingPresence(PresenceStore):
 class RingStreams(StreamStore):
     confirms_transient = True
     resolves_unanswered = True
-    """Only a node or a link that ends leaves an append unanswered, and nobody can tell then."""
+    """An append is unanswered only if a node dies or a link ends. Its outcome cannot be determined then."""
 
     instant = False
 
@@ -73,7 +73,7 @@ class RingStreams(StreamStore):
         return all(holder(publication.stream) == node for publication in publications)
 
     async def _append_to_many(self, publications: Sequence[Publication]) -> list[Receipt]:
-        places = grouped(publications, lambda publication: self._router.node_of(publication.stream))
+        places = grouped(publications, lambda publication: self._router.holder_calls(publication.stream))
         await self._check_partition_keys(publications)
         batches = {node: [publications[place] for place in some] for node, some in places.items()}
         answers = await asyncio.gather(*(node.call("append", batch) for node, batch in batches.items()), return_exceptions=True)

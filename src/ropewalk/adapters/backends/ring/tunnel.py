@@ -86,7 +86,7 @@ class Tunnel(asyncio.Protocol):
             for frame in self._splitter.feed(data):
                 self._take(read(frame))
         except MalformedFrame as mistake:
-            logger.error("a node of the ring sends what is no frame", extra={"reason": mistake.reason})
+            logger.error("a node of the ring sent an invalid frame", extra={"reason": mistake.reason})
             self._transport.abort()
 
     def _take(self, body: frames.Body) -> None:
@@ -119,7 +119,7 @@ class Tunnel(asyncio.Protocol):
         now = self._loop.time()
         stood_still = now - self._due > BEAT_SECONDS  # this process was suspended: input is not read yet
         if now - self._heard > SILENT_SECONDS and not stood_still:
-            logger.warning("a node of the ring says nothing any more; closing the connection")
+            logger.warning("a node of the ring has fallen silent; closing the connection")
             self._transport.abort()
             return
         self._write(_PING)
@@ -180,7 +180,7 @@ class TunnelEntry(Tunnel):
     def _fail(self, reason: str) -> None:
         if not self.welcomed.done():
             self.welcomed.set_exception(Unavailable(reason))
-            self.welcomed.exception()  # whoever waited may have given up
+            self.welcomed.exception()  # the caller may have given up
 
 
 def _refusal(body: frames.Body) -> str:

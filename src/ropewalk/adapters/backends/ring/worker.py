@@ -45,8 +45,7 @@ class OwnStoreLink(NodeLink):
 
 
 class RingWorkerBackend(RingAccess):
-    """Implements `ports.Backend`. `path` is that of the bus to the store process; `run` tells this worker from all that have or
-    had its number."""
+    """Implements `ports.Backend`. `path`: of the bus to the store process. `run`: tells apart workers with the same number."""
 
     def __init__(
         self, state: RingState, path: str, number: int, run: str, key: str, tls: ssl.SSLContext | None, clock: Clock
