@@ -66,7 +66,9 @@ class Disconnector:
         for session in live:
             session.end(closings.remote_closing(request))
         ended = sum(not self._keeper.stored(session) for session in live)  # stored sessions are counted below
-        ended += sum(session.revoke(closings.REMOTE.reason) for session in departing)
+        for session in departing:
+            stored = self._keeper.stored(session)
+            ended += session.revoke(closings.REMOTE.reason) and not stored
         own = {session.sid: session for session in (*live, *departing)}
         for sid, snapshot in await self._store.revoke(ids, request.reconnect):
             ended += 1

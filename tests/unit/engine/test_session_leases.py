@@ -264,15 +264,19 @@ def test_remote_disconnect_counts_each_session_once() -> None:
     async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
         live, away = await subscribed(first), await subscribed(second)
+        departing = [await subscribed(node) for node in (first, second)]
         away.session.connection_lost()
         await asyncio.sleep(1)
         unwritten = await subscribed(second)
-        assert await first.node.broker.disconnect(RemoteDisconnect("bo")) == 3
+        for client in departing:
+            client.session.connection_lost()
+        assert await first.node.broker.disconnect(RemoteDisconnect("bo")) == 5
         await asyncio.sleep(1)
-        assert sorted(cluster.over) == sorted([live.sid, away.sid])
-        assert sorted(cluster.ended) == sorted([live.sid, away.sid, unwritten.sid])
+        stored = [live.sid, away.sid, *(client.sid for client in departing)]
+        assert sorted(cluster.over) == sorted(stored)
+        assert sorted(cluster.ended) == sorted([*stored, unwritten.sid])
         assert live.connection.closed == unwritten.connection.closed == (1000, "Closed remotely")
-        for client in (live, away, unwritten):
+        for client in (live, away, unwritten, *departing):
             assert "restored" not in welcome(await second.connect(client.sid))
 
     run_in_cluster(scenario)

@@ -17,7 +17,7 @@ from ropewalk.adapters.backends.ring.router import HolderCaller, Router, UnsentC
 from ropewalk.adapters.backends.ring.sessions import RingSessions
 from ropewalk.adapters.backends.ring.streams import RingPresence, RingStreams
 from ropewalk.adapters.backends.workers.backend import MAX_ROWS
-from ropewalk.adapters.backends.workers.calls import remote
+from ropewalk.adapters.backends.workers.link import remote
 from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import digest

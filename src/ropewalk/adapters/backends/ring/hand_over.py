@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from ropewalk.adapters.backends.memory.shards import ShardContent, put_in, take_out
-from ropewalk.adapters.backends.workers.calls import Caller
+from ropewalk.adapters.backends.workers.link import Caller
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.core.ring_state import RingState
 from ropewalk.model.errors import Unavailable

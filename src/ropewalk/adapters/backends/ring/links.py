@@ -11,9 +11,7 @@ from typing import NamedTuple, Protocol
 
 from ropewalk.adapters.backends.ring import tunnel
 from ropewalk.adapters.backends.ring.calls import RingCalls
-from ropewalk.adapters.backends.workers.calls import Caller
-from ropewalk.adapters.backends.workers.feed import FeedReceiver
-from ropewalk.adapters.backends.workers.link import Dial, StoreLink
+from ropewalk.adapters.backends.workers.link import Caller, Dial, FeedReceiver, StoreLink
 from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.node_proofs import DiallingNode
 from ropewalk.model.errors import NameTaken, Unavailable

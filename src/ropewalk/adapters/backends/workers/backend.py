@@ -2,9 +2,17 @@
 
 from collections.abc import Sequence
 
-from ropewalk.adapters.backends.workers.calls import Caller, remote
-from ropewalk.adapters.backends.workers.feed import FeedReceiver, WorkerFeed
-from ropewalk.adapters.backends.workers.link import ANSWER_SECONDS, AWAY, RECONNECT_SECONDS, StoreLink, dial_socket
+from ropewalk.adapters.backends.workers.feed import WorkerFeed
+from ropewalk.adapters.backends.workers.link import (
+    ANSWER_SECONDS,
+    AWAY,
+    RECONNECT_SECONDS,
+    Caller,
+    FeedReceiver,
+    StoreLink,
+    dial_socket,
+    remote,
+)
 from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.sessions import SessionSnapshot
 from ropewalk.ports import Leases, PresenceStore, SessionStore, StreamStore

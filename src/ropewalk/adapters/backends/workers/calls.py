@@ -1,11 +1,7 @@
-"""The two ends of the calls that methods declare: `declared` reads the types of their arguments and results for both ends of a
-connection. `remote` makes the other end: an object whose methods send the calls of the same names.
-"""
+"""Reads declared calls: the types of their arguments and results, for both ends of a connection."""
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import cache
-from typing import Any, NamedTuple, Protocol, TypeVar, get_type_hints
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 from msgspec import Raw, Struct
@@ -23,7 +19,7 @@ class Call(NamedTuple):
         held: its answer waits while a process is behind with reading.
         arguments: decodes them.
         result: decodes it.
-        sent: the result as it is encoded.
+        sent: converts the result to the one that is encoded; None if that is the same.
     """
 
     name: str
@@ -32,7 +28,7 @@ class Call(NamedTuple):
     held: bool
     arguments: Callable[[Raw], Sequence[Any]]
     result: Callable[[Raw], Any]
-    sent: Callable[[Any], object]
+    sent: Callable[[Any], object] | None
 
 
 _DECLARED: dict[type, dict[str, Call]] = {}
@@ -57,11 +53,7 @@ def _read(name: str, method: Callable[..., object], declaration: Declaration) ->
     if result == Replay | Gap:
         pieces = msgspec.msgpack.Decoder(list[HistoryPiece])
         return Call(name, *declaration, arguments.decode, lambda body: join_pieces(pieces.decode(body)), split_pieces)
-    return Call(name, *declaration, arguments.decode, msgspec.msgpack.Decoder(result).decode, _unchanged)
-
-
-def _unchanged(result: object) -> object:
-    return result
+    return Call(name, *declaration, arguments.decode, msgspec.msgpack.Decoder(result).decode, None)
 
 
 def names_of(argument: Any) -> Iterable[str]:
@@ -69,50 +61,6 @@ def names_of(argument: Any) -> Iterable[str]:
     if isinstance(argument, str):
         return (argument,)
     return [item.sid if isinstance(item, SessionWrite) else item.stream for item in argument]
-
-
-# --- the other end ---------------------------------------------------------------------------------------------------
-
-
-class Caller(Protocol):
-    """Sends calls to a store."""
-
-    async def call(self, method: str, *arguments: object) -> Any:
-        """Raises the error of the call, `Unavailable` if it was not sent, and `Unanswered`."""
-
-    def note(self, method: str, *arguments: object) -> bool:
-        """Without an answer. False if it was not sent."""
-
-
-C = TypeVar("C")
-T = TypeVar("T")
-
-
-def remote(kind: Callable[[C], T], caller: C) -> T:
-    """An object of the class `kind`, which derives from a port. Methods that it does not define itself are calls."""
-    return _completed(kind)(caller)  # type: ignore[no-any-return]
-
-
-@cache
-def _completed(kind: Any) -> Any:
-    members = {name: next(vars(each)[name] for each in kind.__mro__ if name in vars(each)) for name in dir(kind)}
-    owners = {name: next(each for each in kind.__mro__ if name in vars(each)) for name in members}
-    sent = {
-        name: _sender(name, method)
-        for name, method in members.items()
-        if inspect.iscoroutinefunction(method) and getattr(owners[name], "_is_protocol", False)
-    }
-    return type(kind.__name__, (kind,), {**sent, "__doc__": kind.__doc__})
-
-
-def _sender(name: str, method: Callable[..., object]) -> Callable[..., Awaitable[object]]:
-    _, *parameters = inspect.signature(method).parameters.values()
-    defaults = [parameter.default for parameter in parameters]
-
-    def send(self: Any, *arguments: object) -> Any:
-        return self._caller.call(name, *arguments, *defaults[len(arguments) :])
-
-    return send
 
 
 # --- history ---------------------------------------------------------------------------------------------------------

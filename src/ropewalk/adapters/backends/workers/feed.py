@@ -4,64 +4,17 @@ Invariant: nothing is lost while the connection stands. After a lost connection 
 readers look for missed messages.
 """
 
-import asyncio
 from collections.abc import Awaitable, Sequence
 
-from ropewalk.adapters.backends.memory.calls import CallKind, call
 from ropewalk.adapters.backends.workers import wire
-from ropewalk.adapters.backends.workers.calls import Caller
-from ropewalk.adapters.backends.workers.link import StoreLink
+from ropewalk.adapters.backends.workers.link import Caller, FeedReceiver, StoreLink
 from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
-from ropewalk.model.sessions import EndRequest, SessionTaken, SessionWanted
 from ropewalk.ports import Deliver, OnDisconnectRequest, OnMissed, ignore_missed
 
 MAX_UNANSWERED = 64 * 1024
 """Bytes of runs that are sent before the worker waits for an answer."""
 
 LISTENED_AT_ONCE = 10_000
-
-
-class FeedReceiver:
-    """Receives what a store sends to a process. The connection may be open before the feed is started and after it is stopped.
-    There are no sessions then."""
-
-    def __init__(self) -> None:
-        self._deliver: Deliver | None = None
-        self._end: OnDisconnectRequest | None = None
-        self._ending: set[asyncio.Future[int]] = set()
-
-    def start(self, deliver: Deliver, end: OnDisconnectRequest) -> None:
-        self._deliver, self._end = deliver, end
-
-    def stop(self) -> None:
-        self._deliver = self._end = None
-
-    @call()
-    def deliver(self, messages: list[Registered]) -> None:
-        if self._deliver is not None:
-            self._deliver(messages)
-
-    @call()
-    def deliver_runs(self, runs: list[wire.CarriedRun]) -> None:
-        if self._deliver is not None:
-            self._deliver([wire.run_of(run) for run in runs])
-
-    @call()
-    def session_taken(self, notice: SessionTaken) -> None:
-        task = asyncio.ensure_future(self._carry_out(notice))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-
-    @call(CallKind.TASK)
-    async def disconnect(self, request: RemoteDisconnect) -> int:
-        return await self._carry_out(request)
-
-    @call(CallKind.TASK)
-    async def release(self, wanted: SessionWanted) -> int:
-        return await self._carry_out(wanted)
-
-    async def _carry_out(self, request: EndRequest) -> int:
-        return 0 if self._end is None else await self._end(request)
 
 
 class WorkerFeed:

@@ -5,17 +5,23 @@ connection ended, or time was over, before an answer came.
 """
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import cache
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Raw
 
+from ropewalk.adapters.backends.memory.calls import CallKind, call
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.calls import Call, declared
 from ropewalk.adapters.backends.workers.store_calls import Greeting, StoreCalls
 from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, NOTE, BusConnection, frame
 from ropewalk.model.errors import Unanswered, Unavailable
+from ropewalk.model.messages import Registered, RemoteDisconnect
+from ropewalk.model.sessions import EndRequest, SessionTaken, SessionWanted
+from ropewalk.ports import Deliver, OnDisconnectRequest
 
 logger = logging.getLogger("ropewalk.workers")
 
@@ -264,3 +270,93 @@ class ReportLink(StoreLink):
 
 async def _nothing(first: bool) -> None:
     pass
+
+
+# --- what a store sends ------------------------------------------------------------------------------------------------
+
+
+class FeedReceiver:
+    """Receives what a store sends to a process. The connection may be open before the feed is started and after it is stopped.
+    There are no sessions then."""
+
+    def __init__(self) -> None:
+        self._deliver: Deliver | None = None
+        self._end: OnDisconnectRequest | None = None
+        self._ending: set[asyncio.Future[int]] = set()
+
+    def start(self, deliver: Deliver, end: OnDisconnectRequest) -> None:
+        self._deliver, self._end = deliver, end
+
+    def stop(self) -> None:
+        self._deliver = self._end = None
+
+    @call()
+    def deliver(self, messages: list[Registered]) -> None:
+        if self._deliver is not None:
+            self._deliver(messages)
+
+    @call()
+    def deliver_runs(self, runs: list[wire.CarriedRun]) -> None:
+        if self._deliver is not None:
+            self._deliver([wire.run_of(run) for run in runs])
+
+    @call()
+    def session_taken(self, notice: SessionTaken) -> None:
+        task = asyncio.ensure_future(self._carry_out(notice))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    @call(CallKind.TASK)
+    async def disconnect(self, request: RemoteDisconnect) -> int:
+        return await self._carry_out(request)
+
+    @call(CallKind.TASK)
+    async def release(self, wanted: SessionWanted) -> int:
+        return await self._carry_out(wanted)
+
+    async def _carry_out(self, request: EndRequest) -> int:
+        return 0 if self._end is None else await self._end(request)
+
+
+# --- the stores of ports ---------------------------------------------------------------------------------------------------
+
+
+class Caller(Protocol):
+    """Sends calls to a store."""
+
+    async def call(self, method: str, *arguments: object) -> Any:
+        """Raises the error of the call, `Unavailable` if it was not sent, and `Unanswered`."""
+
+    def note(self, method: str, *arguments: object) -> bool:
+        """Without an answer. False if it was not sent."""
+
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+
+def remote(kind: Callable[[C], T], caller: C) -> T:
+    """An object of the class `kind`, which derives from a port. Methods that it does not define itself are calls."""
+    return _completed(kind)(caller)  # type: ignore[no-any-return]
+
+
+@cache
+def _completed(kind: Any) -> Any:
+    members = {name: next(vars(each)[name] for each in kind.__mro__ if name in vars(each)) for name in dir(kind)}
+    owners = {name: next(each for each in kind.__mro__ if name in vars(each)) for name in members}
+    sent = {
+        name: _sender(name, method)
+        for name, method in members.items()
+        if inspect.iscoroutinefunction(method) and getattr(owners[name], "_is_protocol", False)
+    }
+    return type(kind.__name__, (kind,), {**sent, "__doc__": kind.__doc__})
+
+
+def _sender(name: str, method: Callable[..., object]) -> Callable[..., Awaitable[object]]:
+    _, *parameters = inspect.signature(method).parameters.values()
+    defaults = [parameter.default for parameter in parameters]
+
+    def send(self: Any, *arguments: object) -> Any:
+        return self._caller.call(name, *arguments, *defaults[len(arguments) :])
+
+    return send

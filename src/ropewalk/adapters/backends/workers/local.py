@@ -5,11 +5,24 @@ application.
 """
 
 from ropewalk.adapters.backends.memory.store import NodePresence, NodeSessions
-from ropewalk.adapters.backends.workers.feed import FeedReceiver, WorkerFeed
+from ropewalk.adapters.backends.workers.feed import WorkerFeed
+from ropewalk.adapters.backends.workers.link import FeedReceiver
 from ropewalk.adapters.backends.workers.server import LocalWorker, StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.model.sessions import SessionSnapshot
-from ropewalk.ports import Backend, Feed, Leases, PresenceStore, RecordQueue, SessionStore, StreamStore
+from ropewalk.ports import (
+    Backend,
+    Deliver,
+    Feed,
+    Leases,
+    OnDisconnectRequest,
+    OnMissed,
+    PresenceStore,
+    RecordQueue,
+    SessionStore,
+    StreamStore,
+    ignore_missed,
+)
 
 
 class SessionsOfWorkers:
@@ -63,6 +76,11 @@ class BackendBesideEngine:
 NAME = "store"
 
 
+class StoreFeed(WorkerFeed):
+    async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: OnMissed = ignore_missed) -> None:
+        """This process has no clients."""
+
+
 class StoreBackend:
     """Implements `ports.Backend`."""
 
@@ -77,7 +95,7 @@ class StoreBackend:
         self.streams = store.streams
         self.sessions = SessionsOfWorkers(NodeSessions(store, NAME))
         self.presence = NodePresence(store, NAME)
-        self.feed = WorkerFeed(own, receiver)
+        self.feed = StoreFeed(own, receiver)
         self.recover, self.stop, self.sweep = store.recover, store.stop, store.sweep
         self.reload_rules, self.gauges = store.reload_rules, store.gauges
 

@@ -20,7 +20,7 @@ from ropewalk.adapters.backends.memory.calls import CallKind
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.backpressure import HeldAnswers, PendingReads
 from ropewalk.adapters.backends.workers.calls import Call, declared
-from ropewalk.adapters.backends.workers.feed import FeedReceiver
+from ropewalk.adapters.backends.workers.link import FeedReceiver
 from ropewalk.adapters.backends.workers.listeners import Listeners
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.adapters.backends.workers.store_calls import Greeting, NoReports, ReportCalls, Reports, StoreCalls
@@ -299,7 +299,7 @@ class StoreServer:
             worker.connection.send(frame(FAILURE, number, *wire.failure_of(error)))
 
     def _conclude(self, worker: BusWorker, number: int, asked: Call, result: object) -> None:
-        answer = frame(ANSWER, number, "", asked.sent(result))
+        answer = frame(ANSWER, number, "", result if asked.sent is None else asked.sent(result))
         if asked.held:
             self._held_answers.send(worker.connection, answer)
         else:
