@@ -15,8 +15,6 @@ from ropewalk.core.stats import Stats
 from ropewalk.protocol.proxies import Peer
 
 HELLO_SECONDS = 5.0
-MAX_UNCOUNTED = 256
-"""Connections to a node of a ring that have not said yet whether they are a node. Beyond that the oldest is dropped."""
 
 
 class BrokyEndpoint:
@@ -36,12 +34,18 @@ class BrokyEndpoint:
         messages = HeadTimeouts(MESSAGE_SECONDS)
         self._shared = BrokyShared(open_session, clients, pushes, stats, options, timeouts, write_timeouts, turns, messages)
         self._connections: set[BrokyConnection] = set()
-        self._uncounted: dict[BrokyConnection, None] = {}
+        self._undecided: dict[BrokyConnection, None] = {}  # oldest first
         self.may_stay: Callable[[], bool] = lambda: True
 
     @property
     def connections(self) -> int:
         return len(self._connections)
+
+    @property
+    def undecided(self) -> int:
+        """Connections to a node of a ring that are neither counted as clients nor proven as nodes, and refused ones until they
+        are closed."""
+        return len(self._undecided)
 
     @property
     def in_a_ring(self) -> bool:
@@ -57,28 +61,29 @@ class BrokyEndpoint:
         if not self.in_a_ring:
             self._connections.add(connection)
         else:
-            self._uncounted[connection] = None
-            if len(self._uncounted) > MAX_UNCOUNTED:
-                oldest = next(iter(self._uncounted))
-                del self._uncounted[oldest]
-                oldest.time_out()
+            self._undecided[connection] = None
         connection.data_received(data)
 
     def left(self, connection: BrokyConnection) -> None:
         self._shared.timeouts.end(connection)
         self._shared.write_timeouts.end(connection)
         self._connections.discard(connection)
-        self._uncounted.pop(connection, None)
+        self._undecided.pop(connection, None)
+
+    def drop_oldest_undecided(self) -> None:
+        oldest = next(iter(self._undecided))
+        del self._undecided[oldest]
+        oldest.drop()
 
     def counted(self, connection: BrokyConnection) -> bool:
         if connection in self._connections:
             return True
-        self._uncounted.pop(connection, None)
         if not self.may_stay():
             return False
+        del self._undecided[connection]
         self._connections.add(connection)
         return True
 
     def drain(self) -> None:
-        for connection in [*self._connections, *self._uncounted]:
+        for connection in [*self._connections, *self._undecided]:
             connection.drain()

@@ -396,6 +396,11 @@ class BrokyConnection(asyncio.Protocol):
         self._shared.stats.refusals[Refusal.HEAD_TIMEOUT] += 1
         self._end(error(Reason.NOT_READY, "no Hello came"))
 
+    def drop(self) -> None:
+        """Close it at once, to make room."""
+        self._shared.stats.refusals[Refusal.HEAD_TIMEOUT] += 1
+        self._transport.abort()
+
     def _watch_progress(self) -> None:
         """Write timeout. Abort without an error frame if the peer has read nothing since the last check."""
         unsent = self.unsent()

@@ -89,6 +89,8 @@ class BrokyOnPort:
 
     def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer, sock: socket | None) -> None:
         self._endpoint.take_over(transport, data, peer, sock)
+        if self._admission.is_crowded(self._endpoint.undecided):
+            self._endpoint.drop_oldest_undecided()
 
 
 class TlsOnPort:

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from ropewalk.adapters.endpoints.admission import ConnectionAdmission
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.broky_connection import MAX_BATCH_BYTES
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
 from ropewalk.adapters.endpoints.broky_shared import BrokyClients, BrokyOptions, RingNodes
 from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
+from ropewalk.adapters.endpoints.shared_port import BrokyOnPort
 from ropewalk.adapters.endpoints.turns import TURN_SECONDS, LoopTurns
 from ropewalk.core.stats import Stats
 from ropewalk.engine.inbox import MAX_FRAMES, Inbox
@@ -137,6 +139,9 @@ class Endpoint:
         wire = Wire(Socket())
         self._endpoint.take_over(wire, data, Peer(""))
         return wire
+
+    def on_port(self, admission: ConnectionAdmission) -> BrokyOnPort:
+        return BrokyOnPort(self._endpoint, admission)
 
     def drain(self) -> None:
         self._endpoint.drain()

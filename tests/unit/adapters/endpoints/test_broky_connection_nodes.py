@@ -1,18 +1,22 @@
 """A node of a ring at the port of another one: it is let in after it has proved the key, and not before."""
 
 import asyncio
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 
+from ropewalk.adapters.endpoints.admission import MAX_UNDECIDED, ConnectionAdmission, ConnectionLimits
 from ropewalk.adapters.endpoints.broky import HELLO_SECONDS
 from ropewalk.core.node_proofs import DialledNode, DiallingNode
 from ropewalk.model.refusals import Refusal
+from ropewalk.protocol import proxies
 from ropewalk.protocol.broky.frames import Body, Error, Hello, Peer, Reason, Welcome
 from ropewalk.protocol.broky.runs import decode
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.broky.tables import encode
 from ropewalk.testing.clock import ManualClock
-from tests.unit.adapters.endpoints.test_broky_connection import Endpoint
+from tests.unit.adapters.endpoints.test_broky_connection import Endpoint, Socket
 from tests.unit.adapters.endpoints.wire import Wire
 
 KEY = "key of the ring"
@@ -134,3 +138,31 @@ async def test_half_open_greeting_times_out(loop_clock: ManualClock) -> None:
 
 async def test_challenge_to_a_server_without_a_ring_is_refused() -> None:
     assert refused(Endpoint().accept(peer(dialling().challenge))) is Reason.NOT_READY
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [(ConnectionLimits(), MAX_UNDECIDED), (ConnectionLimits(descriptors=20), 20)],
+    ids=["unlimited", "few descriptors"],
+)
+@pytest.mark.parametrize("first", [peer(dialling().challenge), encode(Hello())], ids=["unproven", "refused"])
+async def test_connections_that_are_no_node_and_no_client_are_bounded(
+    limits: ConnectionLimits, most: int, first: bytes
+) -> None:
+    """Also those that are refused, because a client need not close its end."""
+    ring = Ring()
+    endpoint = Endpoint(nodes=ring)
+    port = endpoint.on_port(ConnectionAdmission(replace(limits, clients=1), Counter(), lambda: 1, lambda: 0))
+    wires = [Wire(Socket()) for _ in range(most + 10)]
+    for wire in wires:
+        assert port.may_enter()
+        port.enter(wire, first, proxies.Peer(""), None)
+    open_now = [not wire.closed for wire in wires]
+    assert sum(open_now) <= most
+    assert open_now[-1]
+    assert not open_now[0]
+    a = dialling()
+    node = Wire(Socket())
+    port.enter(node, peer(a.challenge), proxies.Peer(""), None)
+    node.receive(peer(a.prove(response(node))))
+    assert ring.taken == [node]
