@@ -1,6 +1,6 @@
 """The Redis backend: streams, sessions and presence that several nodes share.
 
-Every change is one Lua script, so that nothing is ever half done; the server's clock is the clock of all nodes. Works on Redis
+Every change is one Lua script and therefore atomic. All nodes use the server's clock. Works on Redis
 6.2 and later and on Valkey: a single server, a master named by Sentinels, or a Redis Cluster.
 """
 
@@ -20,7 +20,7 @@ from ropewalk.adapters.backends.redis.links import RedisLink
 from ropewalk.adapters.backends.redis.presence import RedisPresence
 from ropewalk.adapters.backends.redis.queue import RedisQueue
 from ropewalk.adapters.backends.redis.sessions import RedisSessions, lease_keys
-from ropewalk.adapters.backends.redis.shard import Manner, Shard
+from ropewalk.adapters.backends.redis.shard import ScriptContext, Shard
 from ropewalk.adapters.backends.redis.store import Store
 from ropewalk.adapters.backends.redis.streams import RedisStreams
 from ropewalk.adapters.backends.redis.topology import Topology
@@ -32,7 +32,7 @@ from ropewalk.model.limits import STORE_LIMITS, StoreLimits
 from ropewalk.ports import Clock, NodeName
 
 SWEPT_AT_ONCE = 500
-"""Streams and uids that one sweep of a shard may look at."""
+"""Maximum number of streams and of uids per sweep of a shard."""
 
 COUNTED = (
     "streams",
@@ -46,7 +46,7 @@ COUNTED = (
 
 
 class RedisUpkeep:
-    """Removes what has expired, about once a second on any node. `gauges` are those of the whole store at the last sweep."""
+    """Removes expired data; every node sweeps about once a second. `gauges` are those of the whole store at the last sweep."""
 
     def __init__(self, store: Store, keeping: Keeping) -> None:
         self._store = store
@@ -62,7 +62,7 @@ class RedisUpkeep:
     async def _sweep(self, shard: Shard) -> list[int]:
         key = shard.key
         while await self._sweep_streams(shard) == SWEPT_AT_ONCE:
-            pass  # each call lets others of this process, and of Redis, go first
+            pass  # in steps, so that other calls are not delayed
         await shard.ask("leases", lease_keys(shard), "sweep", SWEPT_AT_ONCE, *self._bounds)
         counts = await shard.ask("counts", [key("x"), key("u"), key("pi"), key("sd")])
         return [int(count) for count in counts]
@@ -91,8 +91,8 @@ class RedisOptions(Struct, frozen=True):
     Args:
         prefix: of all keys and channels; by default `rw:`, or `rw1:` in the database 1 and so on, because channels are the same
             in all databases.
-        restart_epochs: every start of the server begins new epochs.
-        queue_limit: maximum number of rows that wait to be recorded.
+        restart_epochs: begin new epochs at every start of the server.
+        queue_limit: maximum number of rows in the record queue.
     """
 
     prefix: str = ""
@@ -103,10 +103,10 @@ class RedisOptions(Struct, frozen=True):
 class RedisBackend:
     """Implements `ports.Backend` for one node.
 
-    It starts while Redis is down: until that is reached for the first time, all calls raise `Unavailable`, and `health` tells.
+    It starts even if Redis is down: until the first connection all calls raise `Unavailable`, and `health` returns the reason.
 
     Args:
-        clock: the time of tests; without it the server's counts.
+        clock: for tests; by default the server's clock is used.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class RedisBackend:
         prefix = options.prefix or f"rw{topology.database or ''}:"
         self._node = node
         now = None if clock is None else lambda: round(clock() * 1000)
-        manner = Manner(prefix, node.process, now, options.restart_epochs)
+        context = ScriptContext(prefix, node.process, now, options.restart_epochs)
         keeping = Keeping(rulebook, limits, options.queue_limit)
-        self.store = Store(topology, manner, keeping)
+        self.store = Store(topology, context, keeping)
         self.streams = RedisStreams(self.store, keeping)
         self.sessions = self.leases = RedisSessions(self.store, node.process, clock or time.time, limits)
         self.presence = RedisPresence(self.store, node.process, limits.max_members)
@@ -160,15 +160,15 @@ class RedisBackend:
         return self._upkeep.gauges
 
     def reload_rules(self) -> None:
-        """Every call says which rules hold."""
+        """Nothing to do: every call sends its rules."""
 
     async def _find(self) -> None:
         topology = self.store.topology
-        link = await topology.discover(f"{self.store.manner.prefix}conf")
+        link = await topology.discover(f"{self.store.context.prefix}conf")
         try:
-            await _look_at_settings(link)
-        except RedisError as error:  # not everybody may ask
-            logger.info("the settings of Redis are not known", extra={"reason": str(error)})
+            await _check_settings(link)
+        except RedisError as error:  # the user may lack permission
+            logger.info("cannot read the settings of Redis", extra={"reason": str(error)})
         finally:
             await link.close()
         self._trouble = ""
@@ -189,23 +189,21 @@ class RedisBackend:
                 attempt += 1
                 self._trouble = str(error)
             else:
-                logger.info("Redis is there")
+                logger.info("connected to Redis")
                 return
 
 
-async def _look_at_settings(link: RedisLink) -> None:
-    """Warn of settings by which Redis loses what was acknowledged."""
+async def _check_settings(link: RedisLink) -> None:
+    """Warn of settings with which Redis loses acknowledged data."""
     memory, persistence = _fields(await link.ask("INFO", "memory")), _fields(await link.ask("INFO", "persistence"))
     policy = memory.get("maxmemory_policy", "noeviction")
     if memory.get("maxmemory", "0") != "0" and policy != "noeviction":
         logger.warning(
-            "Redis drops keys when its memory is full: streams and sessions vanish then. Set maxmemory-policy noeviction",
+            "Redis drops keys when its memory is full, also streams and sessions; set maxmemory-policy noeviction",
             extra={"maxmemory_policy": policy},
         )
     if persistence.get("aof_enabled") != "1":
-        logger.warning(
-            "Redis keeps no append-only file: a restart of it loses streams, sessions and members. Set appendonly yes"
-        )
+        logger.warning("Redis has no append-only file and loses streams, sessions and members in a restart; set appendonly yes")
 
 
 def _fields(text: bytes) -> dict[str, str]:
