@@ -201,7 +201,7 @@ async def test_publication_without_a_uid_is_registered_at_most_once_across_a_cra
 async def test_publication_behind_one_that_nats_does_not_answer_fails_with_it_and_is_not_sent(server: NatsServer) -> None:
     rules = Rulebook(StreamRules(history_limit=10, history_ttl=300.0))
     async with Proxy(server.port) as proxy:
-        options = NatsOptions(shards=1, timeout=1.0, patience=0.5)
+        options = NatsOptions(shards=1, timeout=1.0, retry_seconds=0.5)
         one = NatsBackend(NatsAddress((proxy.url,)), NodeName("one", "one"), rules, time.time, options=options)
         await one.start()
         await published(one, "a", b"1")

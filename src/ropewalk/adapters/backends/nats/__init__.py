@@ -144,7 +144,9 @@ class NatsBackend:
             JetShard(self.link, ShardNames(options.prefix, k), options.replicas, self._max_runs, self._peer_tips.ask)
             for k in range(count)
         ]
-        self._lanes = [Lane(shard, self._clock, self._limits.dedup_ttl, self._idle_ttl, options.patience) for shard in shards]
+        self._lanes = [
+            Lane(shard, self._clock, self._limits.dedup_ttl, self._idle_ttl, options.retry_seconds) for shard in shards
+        ]
         self._shards = shards
         await self._open_shards()
         self._reason = ""

@@ -17,10 +17,10 @@ from ropewalk.adapters.backends.nats.link import NatsLink, Stored
 from ropewalk.adapters.backends.nats.plan import (
     AppendPiece,
     Known,
-    Line,
+    KnownKeys,
     Marker,
-    Memory,
     PendingAppend,
+    ProducerState,
     ShardPlan,
     check_partition_keys,
 )
@@ -51,9 +51,9 @@ Forget = Callable[[str], float]
 class Lane:
     """The appends of one shard."""
 
-    def __init__(self, shard: JetShard, clock: Clock, dedup_ttl: float, forget: Forget, patience: float) -> None:
+    def __init__(self, shard: JetShard, clock: Clock, dedup_ttl: float, forget: Forget, retry_seconds: float) -> None:
         self.shard = shard
-        self._patience = patience
+        self._retry_seconds = retry_seconds
         self._clock = clock
         self._dedup_ttl = dedup_ttl
         self._forget = forget
@@ -62,9 +62,9 @@ class Lane:
         self._writing: asyncio.Task[None] | None = None
         self._incarnation = 0
         self._uids: dict[tuple[str, str], Known] = {}  # registered uids of the current group
-        self._producers: OrderedDict[str, tuple[int, Line]] = OrderedDict()
+        self._producers: OrderedDict[str, tuple[int, ProducerState]] = OrderedDict()
 
-    def enter(self, append: PendingAppend) -> None:
+    def add(self, append: PendingAppend) -> None:
         # A batch above the limit is accepted if nothing is pending; otherwise it could never be registered.
         if self._waiting and self._count + len(append.publications) > MAX_WAITING:
             raise Unavailable(f"{self._count} publications are already pending for NATS")
@@ -89,7 +89,7 @@ class Lane:
                 self._uids.clear()
                 while len(self._producers) > REMEMBERED_PRODUCERS:
                     self._producers.popitem(last=False)
-                deadline = asyncio.get_running_loop().time() + self._patience
+                deadline = asyncio.get_running_loop().time() + self._retry_seconds
                 await self._commit_or_fail(group)
                 if any(append.unavailable for append in group):
                     self._fail_waiting(deadline)
@@ -98,7 +98,7 @@ class Lane:
 
     async def _commit_or_fail(self, group: list[PendingAppend]) -> None:
         """An error fails the appends of this group only; the task continues with the next group."""
-        seconds = self._patience + self.shard.link.timeout  # the last attempt may begin at the deadline
+        seconds = self._retry_seconds + self.shard.link.timeout  # the last attempt may begin at the deadline
         try:
             async with asyncio.timeout(seconds):
                 await self._commit(group)
@@ -132,7 +132,7 @@ class Lane:
         return group
 
     async def _commit(self, group: list[PendingAppend]) -> None:
-        deadline = asyncio.get_running_loop().time() + self._patience
+        deadline = asyncio.get_running_loop().time() + self._retry_seconds
         failures = 0
         while group:
             try:
@@ -152,8 +152,8 @@ class Lane:
         if self._incarnation != self.shard.incarnation:
             self._incarnation = self.shard.incarnation
             self._producers.clear()
-        await self._learn(group)
-        plan = ShardPlan(self.shard, Memory(self._uids, self._producers), self._clock(), self._dedup_ttl, self._forget)
+        await self._load_missing(group)
+        plan = ShardPlan(self.shard, KnownKeys(self._uids, self._producers), self._clock(), self._dedup_ttl, self._forget)
         for append in group:
             try:
                 plan.add(append)
@@ -161,7 +161,7 @@ class Lane:
                 append.fail(error)
         return plan
 
-    async def _learn(self, group: Iterable[PendingAppend]) -> None:
+    async def _load_missing(self, group: Iterable[PendingAppend]) -> None:
         """Load the tips and producers of a group that are not cached."""
         streams = {stream for append in group for stream in append.streams if stream not in self.shard.tips}
         producers = {item.producer for append in group for item in append.publications if item.producer}
@@ -172,10 +172,10 @@ class Lane:
 
     async def _load_producer(self, producer: str) -> None:
         stored = await self.shard.link.last(self.shard.jet, self.shard.names.producer(producer))
-        line = Line() if stored is None else msgspec.msgpack.decode(stored.data, type=Line)
-        self._remember_producer(producer, (0 if stored is None else stored.seq, line))
+        state = ProducerState() if stored is None else msgspec.msgpack.decode(stored.data, type=ProducerState)
+        self._remember_producer(producer, (0 if stored is None else stored.seq, state))
 
-    def _remember_producer(self, producer: str, known: tuple[int, Line]) -> None:
+    def _remember_producer(self, producer: str, known: tuple[int, ProducerState]) -> None:
         self._producers[producer] = known
         self._producers.move_to_end(producer)
 
@@ -249,11 +249,11 @@ class Lane:
         links, names, jet = self.shard.link, self.shard.names, self.shard.jet
         for key, marker in piece.uids.items():
             stored = await links.last(jet, names.uid(*key))
-            if stored is not None and stored.seq != self._uids.get(key, (0, None))[0] and not _is(stored, marker):
+            if stored is not None and stored.seq != self._uids.get(key, (0, None))[0] and not _matches(stored, marker):
                 return True
-        for producer, line in piece.producers.items():
+        for producer, state in piece.producers.items():
             stored = await links.last(jet, names.producer(producer))
-            if stored is not None and stored.seq != self._producers[producer][0] and not _is(stored, line):
+            if stored is not None and stored.seq != self._producers[producer][0] and not _matches(stored, state):
                 return True
         return False
 
@@ -274,8 +274,8 @@ class Lane:
         if piece.drafts:
             self.shard.saw(sequence, piece.last_id)
         first = sequence - len(piece.drafts) - len(piece.producers) + 1
-        for number, (producer, line) in enumerate(piece.producers.items(), first):
-            self._remember_producer(producer, (number, line))
+        for number, (producer, state) in enumerate(piece.producers.items(), first):
+            self._remember_producer(producer, (number, state))
         for append in piece.appends:
             append.conclude()
         return []
@@ -290,7 +290,7 @@ class Lane:
         return []
 
 
-def _is(stored: Stored, record: Marker | Line) -> bool:
+def _matches(stored: Stored, record: Marker | ProducerState) -> bool:
     return stored.data == msgspec.msgpack.encode(record)
 
 
@@ -307,7 +307,7 @@ class Appends:
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         if len(publications) == 1:
             return await self._register(self._lane_for(publications[0].stream), publications)
-        batches = list(_divided(publications, self._link.max_batch_bytes))
+        batches = list(_split(publications, self._link.max_batch_bytes))
         if len(batches) == 1:
             return await self._append(publications)
         self._check_sizes(publications)
@@ -335,7 +335,7 @@ class Appends:
         )
         receipts = {
             index: receipt
-            for indexes, answer in zip(parts.values(), _whole(answers), strict=True)
+            for indexes, answer in zip(parts.values(), _merge_receipts(answers), strict=True)
             for index, receipt in zip(indexes, answer, strict=True)
         }
         return [receipts[index] for index in range(len(publications))]
@@ -347,7 +347,7 @@ class Appends:
         if not append.streams:
             self._pass_on(publications)
             return [Receipt(publication.stream, "", 0) for publication in publications]
-        lane.enter(append)
+        lane.add(append)
         receipts = await append.answer
         if append.loose:
             self._pass_on(append.loose)
@@ -371,7 +371,7 @@ class Appends:
         check_partition_keys(publications, lambda stream: tips.get(stream, NO_TIP), {})
 
 
-def _divided(publications: Sequence[Publication], max_bytes: int) -> Iterator[Sequence[Publication]]:
+def _split(publications: Sequence[Publication], max_bytes: int) -> Iterator[Sequence[Publication]]:
     """Split in order, so that each part fits into one NATS message and its keys into one atomic batch."""
     begin = size = 0
     subjects: set[tuple[str, ...]] = set()
@@ -390,7 +390,7 @@ def _divided(publications: Sequence[Publication], max_bytes: int) -> Iterator[Se
     yield publications[begin:]
 
 
-def _whole(answers: Sequence[list[Receipt] | BaseException]) -> list[list[Receipt]]:
+def _merge_receipts(answers: Sequence[list[Receipt] | BaseException]) -> list[list[Receipt]]:
     """The receipts of all shards. If only some shards failed, the append is registered in part."""
     errors = [answer for answer in answers if isinstance(answer, BaseException)]
     if not errors:

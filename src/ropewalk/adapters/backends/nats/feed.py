@@ -96,7 +96,7 @@ class NatsFeed:
     def unlisten(self, stream: str) -> None:
         subscription = self._subscriptions.pop(stream, None)
         if subscription is not None:
-            task = asyncio.get_running_loop().create_task(_end(subscription))
+            task = asyncio.get_running_loop().create_task(_unsubscribe(subscription))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
@@ -137,7 +137,7 @@ class NatsFeed:
         try:
             while self._outgoing:
                 waiting, self._outgoing = self._outgoing, []
-                for run in _together(waiting, self._link.max_batch_bytes):
+                for run in _group_runs(waiting, self._link.max_batch_bytes):
                     shard = self._shard_for(run.stream)
                     await self._send_run(shard.names.live_in(shard.generation, run.stream), run)
         except RopewalkError as error:
@@ -164,7 +164,7 @@ class NatsFeed:
         return ended
 
 
-def _together(messages: Iterable[Registered], max_bytes: int) -> Iterator[runs.Run]:
+def _group_runs(messages: Iterable[Registered], max_bytes: int) -> Iterator[runs.Run]:
     """One run for consecutive messages of a stream, up to the size of a NATS message."""
     for stream, group in groupby(messages, key=lambda message: message.stream):
         some: list[Registered] = []
@@ -179,7 +179,7 @@ def _together(messages: Iterable[Registered], max_bytes: int) -> Iterator[runs.R
         yield runs.transient_run(stream, some)
 
 
-async def _end(subscription: Subscription) -> None:
+async def _unsubscribe(subscription: Subscription) -> None:
     try:
         await subscription.unsubscribe()
     except Exception as error:  # the connection was lost, and the subscription with it

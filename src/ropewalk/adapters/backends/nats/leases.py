@@ -60,11 +60,11 @@ class NatsLeases:
         await self._table.catch_up()
         if not self._lives(self._node):
             await self._end(self._node)
-        elif not self._goes_on():
+        elif not self._holds_lease():
             await self._leave_behind(ttl)
 
         def decide() -> Sequence[Change]:
-            if not self._goes_on():
+            if not self._holds_lease():
                 self._number = randbits(NUMBER_BITS) + 1
             return [_change(Lease(self._node, self._number, ttl)), *self._sessions.acknowledge(self._node, list(received))]
 
@@ -92,7 +92,7 @@ class NatsLeases:
         lease = self._leases.get(node)
         return lease is not None and lease[1] > self._clock()
 
-    def _goes_on(self) -> bool:
+    def _holds_lease(self) -> bool:
         """Whether this node still holds the lease it renewed last."""
         return self._lives(self._node) and self._leases[self._node][0].number == self._number
 
@@ -100,8 +100,8 @@ class NatsLeases:
         """Departures may be among lost records: the sessions and members of this node expire unless it registers them again
         within `seconds`."""
         async with self._ending:
-            await self._sessions.leave_behind(self._node, self._goes_on, seconds)
-            await self._presence.leave_behind(self._node, self._goes_on, seconds)
+            await self._sessions.leave_behind(self._node, self._holds_lease, seconds)
+            await self._presence.leave_behind(self._node, self._holds_lease, seconds)
 
     async def _end(self, node: str) -> None:
         """Removes the lease first. If this node dies afterwards, the next sweep of any node does the rest. Later writes under a

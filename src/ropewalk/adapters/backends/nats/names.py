@@ -26,7 +26,7 @@ class NatsOptions(Struct, frozen=True):
         replicas: of every JetStream stream.
         count_seconds: interval between counts for the metrics.
         timeout: of a request.
-        patience: how long an unanswered append is retried; longer than most leader elections.
+        retry_seconds: how long an unanswered append is retried; longer than most leader elections.
         link_type: of the connection.
     """
 
@@ -35,7 +35,7 @@ class NatsOptions(Struct, frozen=True):
     replicas: int = 1
     count_seconds: float = 15.0
     timeout: float = 2.0
-    patience: float = 8.0
+    retry_seconds: float = 8.0
     link_type: type[NatsLink] = NatsLink
 
 

@@ -31,7 +31,7 @@ class Marker(Struct, frozen=True, array_like=True):
     until: float
 
 
-class Line(Struct, frozen=True, array_like=True):
+class ProducerState(Struct, frozen=True, array_like=True):
     """The last sequence of a producer in a shard, and the positions of its latest publications."""
 
     last: int = -1
@@ -42,8 +42,8 @@ class Line(Struct, frozen=True, array_like=True):
             return None
         return next((Position(epoch, offset) for number, epoch, offset in self.positions if number == sequence), FORGOTTEN)
 
-    def with_(self, sequence: int, position: Position) -> "Line":
-        return Line(sequence, (*self.positions, (sequence, position.epoch, position.offset))[-POSITIONS:])
+    def adding(self, sequence: int, position: Position) -> "ProducerState":
+        return ProducerState(sequence, (*self.positions, (sequence, position.epoch, position.offset))[-POSITIONS:])
 
 
 Known = tuple[int, Marker | None]
@@ -123,7 +123,7 @@ class AppendPiece:
         self.appends = appends
         self.drafts = drafts
         self.uids: dict[tuple[str, str], Marker] = {}
-        self.producers: dict[str, Line] = {}
+        self.producers: dict[str, ProducerState] = {}
         self.writes: list[JetWrite] = []
 
     def tips(self, last_sequence: int) -> dict[str, StreamEnd]:
@@ -139,24 +139,24 @@ class AppendPiece:
         return list(self.drafts.values())[-1].id
 
 
-class Memory(Struct):
+class KnownKeys(Struct):
     """The uids and producers of a shard that the current group needs."""
 
     uids: dict[tuple[str, str], Known]
-    producers: dict[str, tuple[int, Line]]
+    producers: dict[str, tuple[int, ProducerState]]
 
 
 class ShardPlan:
-    def __init__(self, shard: JetShard, memory: Memory, now: float, dedup_ttl: float, forget: Callable[[str], float]) -> None:
+    def __init__(self, shard: JetShard, known: KnownKeys, now: float, dedup_ttl: float, forget: Callable[[str], float]) -> None:
         self._shard = shard
-        self._memory = memory
+        self._known = known
         self._now = now
         self._dedup_ttl = dedup_ttl
         self._forget = forget
         self._drafts: dict[str, _Draft] = {}
         self._keys: dict[str, str] = {}  # partition keys, as far as this plan needs them
         self._uids: dict[tuple[str, str], Marker] = {}
-        self._producers: dict[str, Line] = {}
+        self._producers: dict[str, ProducerState] = {}
         self._leading: dict[str, list[Publication]] = {}  # transient publications before the first one with a position
         self._appends: list[PendingAppend] = []
 
@@ -197,22 +197,25 @@ class ShardPlan:
         if publication.uid:
             self._uids[stream, publication.uid] = Marker(position.epoch, position.offset, self._now + self._dedup_ttl)
         if publication.producer:
-            line = self._line(publication.producer)
-            self._producers[publication.producer] = line.with_(publication.sequence, position)
+            state = self._producer_state(publication.producer)
+            self._producers[publication.producer] = state.adding(publication.sequence, position)
         return Receipt(stream, position.epoch, position.offset)
 
     def _first(self, publication: Publication) -> Position | None:
         """The position of an earlier registration."""
-        if publication.producer and (found := self._line(publication.producer).find(publication.sequence)) is not None:
+        if (
+            publication.producer
+            and (found := self._producer_state(publication.producer).find(publication.sequence)) is not None
+        ):
             return found
         if not publication.uid:
             return None
         key = publication.stream, publication.uid
-        marker = self._uids.get(key) or self._memory.uids.get(key, (0, None))[1]
+        marker = self._uids.get(key) or self._known.uids.get(key, (0, None))[1]
         return Position(marker.epoch, marker.offset) if marker is not None and self._now < marker.until else None
 
-    def _line(self, producer: str) -> Line:
-        return self._producers.get(producer) or self._memory.producers[producer][1]
+    def _producer_state(self, producer: str) -> ProducerState:
+        return self._producers.get(producer) or self._known.producers[producer][1]
 
     def _draft(self, stream: str) -> _Draft:
         draft = self._drafts.get(stream)
@@ -241,14 +244,14 @@ class ShardPlan:
         return pieces
 
     def _writes(self, piece: AppendPiece) -> list[JetWrite]:
-        names, known = self._shard.names, self._memory
+        names, known = self._shard.names, self._known
         writes = [
             JetWrite(names.uid(*key), msgspec.msgpack.encode(marker), known.uids.get(key, (0, None))[0], self._dedup_ttl)
             for key, marker in piece.uids.items()
         ]
         writes += [
-            JetWrite(names.producer(producer), msgspec.msgpack.encode(line), known.producers[producer][0])
-            for producer, line in piece.producers.items()
+            JetWrite(names.producer(producer), msgspec.msgpack.encode(state), known.producers[producer][0])
+            for producer, state in piece.producers.items()
         ]
         for stream, draft in piece.drafts.items():
             body = runs.Run(

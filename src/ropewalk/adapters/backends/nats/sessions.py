@@ -36,7 +36,7 @@ logger = logging.getLogger("ropewalk.nats")
 EXTRA_LOOKUPS = 1000
 """Additional sessions that one call may try: other nodes may take some first."""
 
-WRITTEN_AT_ONCE = 64
+MAX_CONCURRENT_WRITES = 64
 
 
 _encode = msgspec.msgpack.encode
@@ -69,7 +69,7 @@ class NatsSessions:
 
     async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
         record = SessionRecord(sid, "", snapshot.ids, self._encoded(snapshot), 0, ttl, self._clock() + ttl)
-        await self._table.write([_kept(record, checked=False)])
+        await self._table.write([_kept_change(record, checked=False)])
 
     async def peek(self, sid: str) -> SessionSnapshot | None:
         await self._table.catch_up()
@@ -86,14 +86,14 @@ class NatsSessions:
             if record is None or (successor in self.copy.gone and record.sid != successor):
                 return ()  # a retry, and another session has taken it over since
             found.append(record)
-            return () if record.sid == successor else self._taking(record, successor)
+            return () if record.sid == successor else self._take_changes(record, successor)
 
         await self._table.update(decide)
         return _snapshots.decode(found[0].snapshot) if found else None
 
-    def _taking(self, record: SessionRecord, successor: str) -> list[Change]:
+    def _take_changes(self, record: SessionRecord, successor: str) -> list[Change]:
         taken = SessionTaken(record.sid)
-        changes = [self._gone_now(taken)]
+        changes = [self._gone_change(taken)]
         if successor:
             heir = SessionRecord(
                 successor,
@@ -106,8 +106,8 @@ class NatsSessions:
                 (*record.formers, record.sid),
                 self.copy.origin(record),
             )
-            changes.append(_kept(heir))
-        return changes + self._order(record, taken)
+            changes.append(_kept_change(heir))
+        return changes + self._order_changes(record, taken)
 
     async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
         """Writes the revocation first, so that no node can resume such a session. Then removes the sessions."""
@@ -132,7 +132,7 @@ class NatsSessions:
         await self._table.catch_up()
         given = self._ended_earlier(limit)
         due = self.copy.deadlines.due(self._clock(), limit + EXTRA_LOOKUPS)
-        early = set(self.copy.deadlines.due(inf, min(limit, self._too_many() - len(due))))
+        early = set(self.copy.deadlines.due(inf, min(limit, self._count_excess() - len(due))))
         due += early
         try:
             while due and len(given) < limit:
@@ -164,7 +164,7 @@ class NatsSessions:
     async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
         return await self.take_expired(sys.maxsize)
 
-    def _too_many(self) -> int:
+    def _count_excess(self) -> int:
         """The number of kept sessions above the limits, to end before they expire."""
         kept, kept_bytes, limits = self.copy.kept, self.copy.kept_bytes, self._limits
         count = kept - limits.sessions_limit
@@ -184,8 +184,8 @@ class NatsSessions:
             if record is None or not still(record):
                 return ()
             found.append(record)
-            gone = self._gone_now(order or SessionTaken(sid), ended_by=self._node)
-            return [gone, *(self._order(record, order) if order is not None else ())]
+            gone = self._gone_change(order or SessionTaken(sid), ended_by=self._node)
+            return [gone, *(self._order_changes(record, order) if order is not None else ())]
 
         await self._table.update(decide)
         return found[0] if found else None
@@ -208,8 +208,8 @@ class NatsSessions:
 
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
         taken: list[SessionTaken | None] = []
-        for begin in range(0, len(sessions), WRITTEN_AT_ONCE):
-            taken += await asyncio.gather(*map(self._write, sessions[begin : begin + WRITTEN_AT_ONCE]))
+        for begin in range(0, len(sessions), MAX_CONCURRENT_WRITES):
+            taken += await asyncio.gather(*map(self._write, sessions[begin : begin + MAX_CONCURRENT_WRITES]))
         return [order for order in taken if order is not None]
 
     async def _write(self, write: SessionWrite) -> SessionTaken | None:
@@ -234,7 +234,7 @@ class NatsSessions:
                 return ()
             if write.version <= record.version:
                 return ()  # a later write arrived first
-            return [_kept(self._written(record, write, snapshot, ttl))]
+            return [_kept_change(self._next_record(record, write, snapshot, ttl))]
 
         sequence = await self._table.update(decide)
         record = self.copy.records.get(write.sid)
@@ -269,7 +269,7 @@ class NatsSessions:
             snapshot = _encode(replace(write.snapshot, subscriptions={}, members={}))
         return snapshot, ttl
 
-    def _written(self, record: SessionRecord, write: SessionWrite, snapshot: bytes, ttl: float) -> SessionRecord:
+    def _next_record(self, record: SessionRecord, write: SessionWrite, snapshot: bytes, ttl: float) -> SessionRecord:
         return SessionRecord(
             write.sid,
             self._node,
@@ -296,8 +296,8 @@ class NatsSessions:
     async def leave_behind(self, node: str, lives: Callable[[], bool], grace: float = 0.0) -> None:
         """Keep the sessions of a node for `grace` plus their TTL, unless the node `lives` again."""
         sids = sorted(self.copy.of_node.get(node, ()))
-        for begin in range(0, len(sids), WRITTEN_AT_ONCE):
-            batch = sids[begin : begin + WRITTEN_AT_ONCE]
+        for begin in range(0, len(sids), MAX_CONCURRENT_WRITES):
+            batch = sids[begin : begin + MAX_CONCURRENT_WRITES]
             await asyncio.gather(*(self._leave_behind(sid, node, lives, grace) for sid in batch))
 
     async def _leave_behind(self, sid: str, node: str, lives: Callable[[], bool], grace: float) -> None:
@@ -305,16 +305,16 @@ class NatsSessions:
             record = self.copy.records.get(sid)
             if record is None or record.node != node or record.deadline is not None or lives():
                 return ()
-            return [_kept(replace(record, deadline=self._clock() + grace + record.ttl, origin=self.copy.origin(record)))]
+            return [_kept_change(replace(record, deadline=self._clock() + grace + record.ttl, origin=self.copy.origin(record)))]
 
         await self._table.update(decide)
 
-    def _gone_now(self, order: SessionTaken, ended_by: str = "") -> Change:
+    def _gone_change(self, order: SessionTaken, ended_by: str = "") -> Change:
         return Change(
             session_key(order.sid), _encode(Gone(order, self._clock() + REMEMBERED_SECONDS, ended_by)), ttl=REMEMBERED_SECONDS
         )
 
-    def _order(self, record: SessionRecord, order: SessionTaken) -> list[Change]:
+    def _order_changes(self, record: SessionRecord, order: SessionTaken) -> list[Change]:
         """The request to the node where the session is live, if it is."""
         if record.deadline is not None:
             return []
@@ -330,5 +330,5 @@ class NatsSessions:
         return len(snapshot) > min(self._limits.max_session_size, self._table.max_record_bytes)
 
 
-def _kept(record: SessionRecord, checked: bool = True) -> Change:
+def _kept_change(record: SessionRecord, checked: bool = True) -> Change:
     return Change(session_key(record.sid), _encode(Kept(record)), checked)

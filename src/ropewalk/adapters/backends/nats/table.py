@@ -75,7 +75,7 @@ class Table:
         self._seen = 0
         self._recent: deque[tuple[int, str, bytes]] = deque(maxlen=RECENT_RECORDS)  # sequence, key, digest
         self._loaded = 0  # records up to this sequence were there at the first load
-        self._came: asyncio.Condition = asyncio.Condition()
+        self._advanced: asyncio.Condition = asyncio.Condition()
         self._consumed = 0
         self._goal = 0  # the last sequence of JetStream at the start of the consumer; messages before it may be gone
         self._last_received = 0.0
@@ -262,8 +262,8 @@ class Table:
 
     async def _reach(self, sequence: int) -> None:
         self._seen = max(self._seen, sequence)
-        async with self._came:
-            self._came.notify_all()
+        async with self._advanced:
+            self._advanced.notify_all()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -290,8 +290,8 @@ class Table:
         if self._seen >= sequence:
             return
         try:
-            async with asyncio.timeout(self._link.timeout), self._came:
-                await self._came.wait_for(lambda: self._seen >= sequence)
+            async with asyncio.timeout(self._link.timeout), self._advanced:
+                await self._advanced.wait_for(lambda: self._seen >= sequence)
         except TimeoutError:
             self._mark_stale("timeout while reading the records of the cluster")
             raise Unanswered(self.trouble) from None

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.msgpack import encode
 from redis.exceptions import RedisError
 
-from ropewalk.adapters.backends.redis.appends import Keeping
+from ropewalk.adapters.backends.redis.appends import RetentionLimits
 from ropewalk.adapters.backends.redis.feed import RedisFeed
 from ropewalk.adapters.backends.redis.links import RedisLink
 from ropewalk.adapters.backends.redis.presence import RedisPresence
@@ -48,11 +48,11 @@ COUNTED = (
 class RedisUpkeep:
     """Removes expired data; every node sweeps about once a second. `gauges` are those of the whole store at the last sweep."""
 
-    def __init__(self, store: Store, keeping: Keeping) -> None:
+    def __init__(self, store: Store, retention: RetentionLimits) -> None:
         self._store = store
-        limits = keeping.limits
+        limits = retention.limits
         self._bounds = (round(limits.presence_ttl * 1000), limits.sessions_limit, limits.max_sessions_size)
-        self._keeping = keeping
+        self._retention = retention
         self.gauges: dict[str, float] = dict.fromkeys(COUNTED, 0)
 
     async def sweep(self) -> None:
@@ -69,14 +69,14 @@ class RedisUpkeep:
 
     async def _sweep_streams(self, shard: Shard) -> int:
         """Trims or forgets the next streams that are due. Returns their number."""
-        key, keeping = shard.key, self._keeping
-        due = await shard.ask("due", [key("d"), key("u"), key("uo")], SWEPT_AT_ONCE, keeping.limits.dedup_limit)
+        key, retention = shard.key, self._retention
+        due = await shard.ask("due", [key("d"), key("u"), key("uo")], SWEPT_AT_ONCE, retention.limits.dedup_limit)
         if due:
             streams = [name.decode() for name in due]
             keys = [key("x"), key("n"), key("d")]
             for stream in streams:
                 keys += (key(f"m:{stream}"), key(f"h:{stream}"))
-            await shard.ask("sweep", keys, encode([(stream, *keeping.of(stream)) for stream in streams]))
+            await shard.ask("sweep", keys, encode([(stream, *retention.of(stream)) for stream in streams]))
         return len(due)
 
 
@@ -123,30 +123,30 @@ class RedisBackend:
         self._node = node
         now = None if clock is None else lambda: round(clock() * 1000)
         context = ScriptContext(prefix, node.process, now, options.restart_epochs)
-        keeping = Keeping(rulebook, limits, options.queue_limit)
-        self.store = Store(topology, context, keeping)
-        self.streams = RedisStreams(self.store, keeping)
+        retention = RetentionLimits(rulebook, limits, options.queue_limit)
+        self.store = Store(topology, context, retention)
+        self.streams = RedisStreams(self.store, retention)
         self.sessions = self.leases = RedisSessions(self.store, node.process, clock or time.time, limits)
         self.presence = RedisPresence(self.store, node.process, limits.max_members)
         self.record_queue = RedisQueue(self.store, node.lasting, options.queue_limit)
         self.feed = RedisFeed(self.store, node.process)
-        self._upkeep = RedisUpkeep(self.store, keeping)
-        self._finding: asyncio.Task[None] | None = None
+        self._upkeep = RedisUpkeep(self.store, retention)
+        self._discovering: asyncio.Task[None] | None = None
         self._trouble = ""
 
     async def start(self) -> None:
         try:
-            await self._find()
+            await self._discover()
         except Unavailable as error:
             self._trouble = str(error)
             logger.warning("waiting for Redis", extra={"reason": self._trouble})
-            self._finding = asyncio.get_running_loop().create_task(self._keep_finding())
+            self._discovering = asyncio.get_running_loop().create_task(self._retry_discovery())
 
     async def stop(self) -> None:
-        if self._finding is not None:
-            self._finding.cancel()
+        if self._discovering is not None:
+            self._discovering.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._finding
+                await self._discovering
         await self.feed.stop()
         await self.store.close()
 
@@ -162,7 +162,7 @@ class RedisBackend:
     def reload_rules(self) -> None:
         """Nothing to do: every call sends its rules."""
 
-    async def _find(self) -> None:
+    async def _discover(self) -> None:
         topology = self.store.topology
         link = await topology.discover(f"{self.store.context.prefix}conf")
         try:
@@ -179,12 +179,12 @@ class RedisBackend:
             extra={"cluster": topology.cluster, "shards": topology.shards, "node": self._node.process},
         )
 
-    async def _keep_finding(self) -> None:
+    async def _retry_discovery(self) -> None:
         attempt = 0
         while True:
             await asyncio.sleep(BETWEEN_ATTEMPTS.delay(attempt, random.random))
             try:
-                await self._find()
+                await self._discover()
             except Unavailable as error:
                 attempt += 1
                 self._trouble = str(error)

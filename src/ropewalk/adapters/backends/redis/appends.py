@@ -38,7 +38,7 @@ _encode = Encoder().encode
 _decode = Decoder().decode
 
 
-class Keeping(Struct, frozen=True):
+class RetentionLimits(Struct, frozen=True):
     """How long messages, streams and uids are kept."""
 
     rulebook: Rulebook
@@ -70,9 +70,9 @@ class _Append(Struct):
 class Appender:
     """The appends of this node to one shard."""
 
-    def __init__(self, shard: Shard, keeping: Keeping) -> None:
+    def __init__(self, shard: Shard, retention: RetentionLimits) -> None:
         self._shard = shard
-        self._keeping = keeping
+        self._retention = retention
         self._waiting: deque[_Append] = deque()
         self._count = 0
         self._bytes = 0
@@ -93,7 +93,7 @@ class Appender:
             raise Unavailable("too many publications are pending for Redis")
         return done
 
-    def hand_over(self, publications: Sequence[Publication]) -> bool:
+    def append_unconfirmed(self, publications: Sequence[Publication]) -> bool:
         """Append without receipts. False if the queue is full; then they are dropped."""
         return self._put(publications, None)
 
@@ -168,22 +168,22 @@ class Appender:
         return self._link
 
     def _call(self, batches: list[Sequence[Publication]]) -> tuple[list[bytes], list[Any], dict[str, int]]:
-        key, keeping = self._shard.key, self._keeping
+        key, retention = self._shard.key, self._retention
         streams: dict[str, int] = {}
         producers: dict[str, int] = {}
         bodies: list[bytes] = []
-        described = [[_described(publication, streams, producers, bodies) for publication in batch] for batch in batches]
-        named = [(stream, *keeping.of(stream), key(f"c:{stream}").decode()) for stream in streams]
+        described = [[_describe(publication, streams, producers, bodies) for publication in batch] for batch in batches]
+        named = [(stream, *retention.of(stream), key(f"c:{stream}").decode()) for stream in streams]
         keys = [key(name) for name in ("x", "n", "d", "u", "uo", "j")]
         for stream in streams:
             keys += (key(f"m:{stream}"), key(f"h:{stream}"))
         keys += [key(f"q:{producer}") for producer in producers]
-        limits = (round(keeping.limits.dedup_ttl * 1000), keeping.limits.dedup_limit, keeping.queue_limit)
+        limits = (round(retention.limits.dedup_ttl * 1000), retention.limits.dedup_limit, retention.queue_limit)
         group = (secrets.token_urlsafe(6), *limits, named, described)
         return keys, [_encode(group), *bodies], streams
 
 
-def _described(publication: Publication, streams: dict[str, int], producers: dict[str, int], bodies: list[bytes]) -> Any:
+def _describe(publication: Publication, streams: dict[str, int], producers: dict[str, int], bodies: list[bytes]) -> Any:
     stream = streams.setdefault(publication.stream, len(streams) + 1)
     bodies.append(encode_body(publication))
     producer = publication.producer

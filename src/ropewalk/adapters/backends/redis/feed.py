@@ -100,7 +100,7 @@ class RedisFeed:
                 message.stream, message.payload, message.exclude_socket, message.broadcast_type, transient=True
             )
             try:
-                self._store.appenders[self._store.shard_index(message.stream)].hand_over([publication])
+                self._store.appenders[self._store.shard_index(message.stream)].append_unconfirmed([publication])
             except Unavailable as error:
                 logger.debug("a transient message is lost", extra={"stream": message.stream, "reason": str(error)})
 

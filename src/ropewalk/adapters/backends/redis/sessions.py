@@ -91,7 +91,7 @@ class RedisSessions:
         if not self._ahead:
             self._learn_time(await self._ask("time"))
         snapshots = [_encode(write.snapshot) for write in sessions]
-        described = [self._described(*pair) for pair in zip(sessions, snapshots, strict=True)]
+        described = [self._describe(*pair) for pair in zip(sessions, snapshots, strict=True)]
         answers = await self._ask("write", self._node, encode(described), *snapshots)
         pairs = zip(sessions, answers, strict=True)
         return [session_taken(write.sid, reason) for write, reason in pairs if reason != WRITTEN]
@@ -99,7 +99,7 @@ class RedisSessions:
     def _learn_time(self, store_time: int) -> None:
         self._ahead.append(store_time - _milliseconds(self._clock()))
 
-    def _described(self, write: SessionWrite, snapshot: bytes) -> tuple[str, str, int, int, int, int]:
+    def _describe(self, write: SessionWrite, snapshot: bytes) -> tuple[str, str, int, int, int, int]:
         """`began` is converted to the store's clock; the fastest answer gives the best offset. An age instead of a time would
         be wrong for a delayed write, and could restore a session that was revoked meanwhile."""
         began = -1 if write.began is None else _milliseconds(write.began) + max(self._ahead)

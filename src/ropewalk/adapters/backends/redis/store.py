@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ropewalk.adapters.backends.redis.appends import Appender, Keeping
+from ropewalk.adapters.backends.redis.appends import Appender, RetentionLimits
 from ropewalk.adapters.backends.redis.links import RedisLinks
 from ropewalk.adapters.backends.redis.shard import ScriptContext, Shard
 from ropewalk.adapters.backends.redis.topology import Topology
@@ -13,10 +13,10 @@ from ropewalk.model.errors import Unavailable
 class Store:
     """`shards` raises `Unavailable` until the first connection to Redis."""
 
-    def __init__(self, topology: Topology, context: ScriptContext, keeping: Keeping) -> None:
+    def __init__(self, topology: Topology, context: ScriptContext, retention: RetentionLimits) -> None:
         self.topology = topology
         self.context = context
-        self._keeping = keeping
+        self._retention = retention
         self._shards: list[Shard] = []
         self.appenders: list[Appender] = []
         self.found = asyncio.Event()
@@ -46,7 +46,7 @@ class Store:
             tag = str(number)
             shard = Shard(tag, RedisLinks(self.topology.connect(tag)), self.context)
             self._shards.append(shard)
-            self.appenders.append(Appender(shard, self._keeping))
+            self.appenders.append(Appender(shard, self._retention))
         self.found.set()
 
     async def close(self) -> None:

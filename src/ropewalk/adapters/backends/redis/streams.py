@@ -9,7 +9,7 @@ from itertools import islice
 from msgspec import Struct
 from msgspec.msgpack import encode
 
-from ropewalk.adapters.backends.redis.appends import Keeping
+from ropewalk.adapters.backends.redis.appends import RetentionLimits
 from ropewalk.adapters.backends.redis.entries import decode_messages
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.adapters.backends.redis.store import Store
@@ -51,9 +51,9 @@ class RedisStreams:
     confirms_transient = False
     instant = False
 
-    def __init__(self, store: Store, keeping: Keeping) -> None:
+    def __init__(self, store: Store, retention: RetentionLimits) -> None:
         self._store = store
-        self._keeping = keeping
+        self._retention = retention
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         store = self._store
@@ -153,7 +153,7 @@ class RedisStreams:
 
     async def _read(self, stream: str, what: str, epoch: str = "", offset: int = 0, most: int = 0) -> _View | None:
         shard = self._store.shard_for(stream)
-        limit, ttl, _ = self._keeping.of(stream)
+        limit, ttl, _ = self._retention.of(stream)
         keys = [shard.key("x"), shard.key(f"m:{stream}"), shard.key(f"h:{stream}")]
         answer = await shard.ask(
             "read", keys, encode((limit, ttl, what, epoch, offset, most, MAX_ANSWER_BYTES, MESSAGE_OVERHEAD_BYTES))
