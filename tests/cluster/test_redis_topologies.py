@@ -135,7 +135,7 @@ async def test_shard_that_moves_to_another_server_keeps_its_epoch_and_listeners(
         async with running(RedisAddress(servers[0].url)) as backend:
             here = await Process().start(backend)
             stream = "s"
-            slot = key_slot(str(backend.store.index_of(stream)).encode())
+            slot = key_slot(str(backend.store.shard_index(stream)).encode())
             await backend.feed.listen(stream)
             before = [await register(backend, number, stream) for number in range(1, 11)]
             await until(lambda: len(here.messages) == 10)

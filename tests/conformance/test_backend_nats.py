@@ -75,7 +75,7 @@ class NatsSuite(SharedBackendConformance, RecordQueueConformance):
             replicas=self.replicas,
             count_seconds=0.0,
             timeout=30.0,
-            patience=1.0,
+            retry_seconds=1.0,
             link_type=DisturbedLink,
         )
         first, second = (

@@ -105,10 +105,10 @@ async def test_deleted_jetstream_stream_is_made_again_and_its_streams_begin_new_
         before = await published(one, "a", b"1", "u")
         await one.feed.listen("a")
         missed = heard.missed
-        await one.link.api(f"STREAM.DELETE.{one.jet_of('a')}")
+        await one.link.api(f"STREAM.DELETE.{one.jet_name('a')}")
 
         async def made_again() -> None:
-            assert await jets.info(one.link, one.jet_of("a")) is not None
+            assert await jets.info(one.link, one.jet_name("a")) is not None
             assert one.health() == ""
 
         await until(made_again)  # although nobody publishes
@@ -131,7 +131,7 @@ async def test_deletion_that_no_advisory_reports_is_noticed_by_the_sweep(
     monkeypatch.setattr(one.link, "subscribe", subscribe)
     async with running(one):
         await published(one, "a", b"1", "u")
-        jet = one.jet_of("a")
+        jet = one.jet_name("a")
         await one.link.api(f"STREAM.DELETE.{jet}")
         assert await jets.info(one.link, jet) is None
         await one.sweep()
@@ -153,7 +153,7 @@ async def test_node_is_unhealthy_until_a_deleted_jetstream_stream_is_made_again(
     async with running(one):
         await published(one, "a", b"1", "u")
         monkeypatch.setattr(jets, "ensure", ensure)
-        await one.link.api(f"STREAM.DELETE.{one.jet_of('a')}")
+        await one.link.api(f"STREAM.DELETE.{one.jet_name('a')}")
         await until(lambda: health_with(one, "JetStream refuses: no room"))
         refused = False
         await until(lambda: healthy(one))
@@ -201,7 +201,7 @@ async def test_publication_without_a_uid_is_registered_at_most_once_across_a_cra
 async def test_publication_behind_one_that_nats_does_not_answer_fails_with_it_and_is_not_sent(server: NatsServer) -> None:
     rules = Rulebook(StreamRules(history_limit=10, history_ttl=300.0))
     async with Proxy(server.port) as proxy:
-        options = NatsOptions(shards=1, timeout=1.0, patience=0.5)
+        options = NatsOptions(shards=1, timeout=1.0, retry_seconds=0.5)
         one = NatsBackend(NatsAddress((proxy.url,)), NodeName("one", "one"), rules, time.time, options=options)
         await one.start()
         await published(one, "a", b"1")
@@ -233,7 +233,7 @@ async def test_restarted_server_with_an_old_sequence_does_not_start_a_new_epoch(
 
         async def answer(subject: str, question: object = None) -> Any:
             found = await ask(subject, question)
-            if subject == f"STREAM.INFO.{one.jet_of('a')}" and not behind:
+            if subject == f"STREAM.INFO.{one.jet_name('a')}" and not behind:
                 behind.append(subject)
                 found["state"]["last_seq"] -= 2
             return found
@@ -419,7 +419,7 @@ async def test_failover_loses_and_repeats_nothing(cluster: list[NatsServer], how
     one, two = (node_of(urls, prefix, name, replicas=3, timeout=1.0) for name in ("one", "two"))
     async with running(one, two):
         await published(one, "a", b"0", "u0")
-        jet = one.jet_of("a")
+        jet = one.jet_name("a")
         former = await leader_name(cluster, jet)
         leader = cluster[int(former.removeprefix("s"))]
         others = [server for server in cluster if server is not leader]

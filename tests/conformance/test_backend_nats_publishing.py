@@ -90,7 +90,7 @@ def broker_over(backend: NatsBackend) -> Broker:
 
 async def written(backend: NatsBackend) -> int:
     """Messages in the JetStream stream of all streams."""
-    count: int = (await backend.link.api(f"STREAM.INFO.{backend.jet_of('a')}"))["state"]["messages"]
+    count: int = (await backend.link.api(f"STREAM.INFO.{backend.jet_name('a')}"))["state"]["messages"]
     return count
 
 
@@ -129,7 +129,7 @@ async def test_replica_that_is_behind_makes_no_gap(backend: NatsBackend) -> None
     link = backend.link
     assert isinstance(link, ForgetfulLink)
     first, *_ = await backend.streams.append([Publication("a", b"1")])
-    shard = backend.streams._shard_of("a")
+    shard = backend.streams._shard_for("a")
     before = await shard.last("a")
     await backend.streams.append([Publication("a", b"2")])
     link.last_behind = before

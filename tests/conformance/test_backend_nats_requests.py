@@ -241,7 +241,7 @@ async def _health_mentions(node: NatsBackend, word: str) -> None:
 async def test_gauges_use_the_counts_of_nats_above_the_listing_limit(
     server: NatsServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_streams, "LISTED", 10)
+    monkeypatch.setattr(nats_streams, "MAX_LISTED", 10)
     one = node_of([server.url], prefix, "one")
     async with running(one):
         await one.streams.append([Publication(f"stream {number}", b"1", uid="u") for number in range(20)])
@@ -404,7 +404,7 @@ async def test_failure_of_a_cancelled_request_is_not_logged(server: NatsServer, 
         fails.set()
         for _ in range(10):
             await asyncio.sleep(0)
-        one._table._asking = None  # Python complains when it is forgotten
+        one._table._tip_request = None  # Python complains when it is forgotten
         gc.collect()
     assert complaints == []
 

@@ -79,7 +79,7 @@ async def test_record_of_the_former_consumer_does_not_count_as_lost_records(
 
         monkeypatch.setattr(one.link, "api", answer_as_before_the_pause)
         monkeypatch.setattr(one.link, "publish", publish_and_receive)
-        one._table.doubt()
+        one._table.resubscribe()
         await until(lambda: consumers.count(2))
         monkeypatch.undo()
         assert await one.sessions.peek("sid") == SessionSnapshot("ids", {})
@@ -106,7 +106,7 @@ async def test_records_that_a_lagging_server_does_not_have_yet_are_waited_for(
         monkeypatch.setattr(one.link, "api", answer_of_a_lagging_server)
         consumers.open.clear()
         await two.sessions.save("sid", found, 100.0)
-        one._table.doubt()
+        one._table.resubscribe()
         await until(lambda: consumers.count(2))
         asking = asyncio.ensure_future(one.sessions.peek("sid"))
         leader = asyncio.ensure_future(asked.wait())

@@ -1,6 +1,6 @@
 """The NATS backend: streams, sessions and presence of all nodes, kept by JetStream.
 
-Invariant: every node writes by itself, and JetStream decides who was first. No node owns anything but what lives on it.
+Invariant: every node writes to JetStream directly, and JetStream orders the writes. A node owns only its live connections.
 """
 
 import asyncio
@@ -44,10 +44,10 @@ class KeptOrder(Struct, frozen=True):
 
 
 class NatsOrders:
-    """Remote disconnects for all nodes. They are kept for a minute, for nodes that reconnect.
+    """Remote disconnects for all nodes, kept for a minute for nodes that reconnect.
 
     Args:
-        node: this one, which has carried out its own.
+        node: this node. It does not receive its own requests.
     """
 
     def __init__(self, table: Table, node: str, disconnect: Callable[[RemoteDisconnect], None]) -> None:
@@ -67,10 +67,9 @@ class NatsOrders:
 
 logger = logging.getLogger("ropewalk.nats")
 
-REACHED_SECONDS = 3.0
+CONNECT_SECONDS = 3.0
 START_SECONDS = 10.0
-"""How long the start waits until NATS is reached, and until JetStream has everything. After that the node serves, and says what
-it lacks."""
+"""Timeouts of the start for the connection to NATS and for JetStream. After them the node serves, but is unhealthy."""
 
 EMPTY = {"streams": 0.0, "history_messages": 0.0, "history_bytes": 0.0, "dedup_keys": 0.0}
 
@@ -98,14 +97,14 @@ class NatsBackend:
         self._tasks: set[asyncio.Task[None]] = set()
         self._counts = dict(EMPTY)
         self._counted = -options.count_seconds
-        self._reason = "NATS is not reached yet"
+        self._reason = "not connected to NATS yet"
         self._table = Table(link, options.prefix, options.replicas, {"rw-shards": str(options.shards)})
-        self._orders = NatsOrders(self._table, name, self._obey)
-        self.feed = NatsFeed(link, self._shard_of, clock, self._orders.keep)
-        self._appends = Appends(link, self._lane_of, self.feed.pass_on)
-        self.streams = NatsStreams(lambda: self._shards, self._shard_of, self._appends, rulebook, clock, self._forget_after)
-        self.sessions = NatsSessions(self._table, name, clock, limits, self._obey)
-        self.presence = NatsPresence(self._table, name, clock, limits, self._tell)
+        self._orders = NatsOrders(self._table, name, self._carry_out)
+        self.feed = NatsFeed(link, self._shard_for, clock, self._orders.keep)
+        self._appends = Appends(link, self._lane_for, self.feed.pass_on)
+        self.streams = NatsStreams(lambda: self._shards, self._shard_for, self._appends, rulebook, clock, self._idle_ttl)
+        self.sessions = NatsSessions(self._table, name, clock, limits, self._carry_out)
+        self.presence = NatsPresence(self._table, name, clock, limits, self._deliver_presence)
         self.leases = NatsLeases(self._table, name, clock, self.sessions, self.presence)
         self.record_queue = NatsRecordQueue(link, self._table, options, recorder, clock, lambda: self._shards)
         self._peer_tips = PeerShardTips(link, name, self.leases)
@@ -119,16 +118,16 @@ class NatsBackend:
             "q": self.record_queue.apply,
         }
         self._table.apply, self._table.reset = self._apply, self._reset
-        link.disconnected, link.reconnected, link.overrun = self._lost_connection, self._back, self._missed
+        link.disconnected, link.reconnected, link.overrun = self._on_disconnected, self._on_reconnected, self._on_overrun
 
     # --- start and stop -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns also where NATS does not answer yet."""
+        """Returns even if NATS does not answer yet."""
         opening = self._spawn(self._open())
-        await asyncio.wait([opening], timeout=REACHED_SECONDS)
+        await asyncio.wait([opening], timeout=CONNECT_SECONDS)
         if self.link.connected:
-            await asyncio.wait([opening], timeout=START_SECONDS - REACHED_SECONDS)
+            await asyncio.wait([opening], timeout=START_SECONDS - CONNECT_SECONDS)
         if not opening.done():
             logger.error("serving without NATS until it answers", extra={"reason": self.health()})
 
@@ -140,13 +139,13 @@ class NatsBackend:
         options = self._options
         count = int(self._table.metadata.get("rw-shards", options.shards))
         if count != options.shards:
-            logger.warning("NATS has another number of shards than is set here; it stays", extra={"shards": count})
+            logger.warning("NATS has a different number of shards; the configured number is ignored", extra={"shards": count})
         shards = [
-            JetShard(self.link, ShardNames(options.prefix, k), options.replicas, self._most_runs, self._peer_tips.ask)
+            JetShard(self.link, ShardNames(options.prefix, k), options.replicas, self._max_runs, self._peer_tips.ask)
             for k in range(count)
         ]
         self._lanes = [
-            Lane(shard, self._clock, self._limits.dedup_ttl, self._forget_after, options.patience) for shard in shards
+            Lane(shard, self._clock, self._limits.dedup_ttl, self._idle_ttl, options.retry_seconds) for shard in shards
         ]
         self._shards = shards
         await self._open_shards()
@@ -160,21 +159,21 @@ class NatsBackend:
                 await self._listen()
                 break
             except Unavailable as error:
-                logger.debug("a shard is not there yet", extra={"reason": str(error)})
+                logger.debug("a shard is not available yet", extra={"reason": str(error)})
                 self._reason = str(error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen(self) -> None:
-        """To elections of leaders and deletions of streams, and to what other nodes want to know."""
+        """Subscribe to leader elections, stream deletions and requests of other nodes."""
         ours = f".{self._options.prefix.upper()}_"
 
         async def elected(message: Msg) -> None:
             if ours in message.subject:
-                self._doubt()
+                self._invalidate()
 
         async def deleted(message: Msg) -> None:
             if ours in message.subject:
-                self._table.doubt()
+                self._table.resubscribe()
                 self._spawn(self._restore_deleted())
 
         await self.link.subscribe("$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.*", elected)
@@ -183,17 +182,17 @@ class NatsBackend:
             await self._peer_tips.answer(shard)
 
     async def _restore_deleted(self) -> None:
-        """Make JetStream streams again that someone has deleted. The node is unhealthy until then."""
+        """Create deleted JetStream streams again. The node is unhealthy until then."""
         try:
             found = await asyncio.gather(*(jets.info(self.link, shard.jet) for shard in self._shards))
         except Unavailable:
-            return  # the next sweep looks again
+            return  # the next sweep tries again
         missing = [shard.jet for shard, info in zip(self._shards, found, strict=True) if info is None]
         if not missing or self._reason:
             return
         self._reason = f"JetStream has lost {' '.join(missing)}"
         logger.error("JetStream streams were deleted; making them again", extra={"jetstreams": " ".join(missing)})
-        self._doubt()
+        self._invalidate()
         while self._reason:
             try:
                 await asyncio.gather(*(shard.verify() for shard in self._shards))
@@ -203,7 +202,7 @@ class NatsBackend:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def stop(self) -> None:
-        await asyncio.gather(*(lane.settle() for lane in self._lanes))
+        await asyncio.gather(*(lane.drain() for lane in self._lanes))
         await self.feed.stop()
         for task in self._tasks:
             task.cancel()
@@ -231,33 +230,33 @@ class NatsBackend:
             self._counts = await count_streams(self.streams, self._shards, self._clock, self._limits.dedup_limit)
 
     def reload_rules(self) -> None:
-        """Readers ask the rulebook each time; how much NATS has to keep is seen to before the next use."""
+        """Reads use the rulebook directly. The limits of the JetStream streams are updated before their next use."""
         for shard in self._shards:
-            shard.doubt()
+            shard.invalidate()
 
     def gauges(self) -> dict[str, float]:
-        """Of the streams as they were counted by a sweep some seconds ago."""
+        """The stream counts are from the last sweep that counted, some seconds ago."""
         return {**self._counts, **self.sessions.copy.gauges(), "presence_members": self.presence.member_count}
 
-    def jet_of(self, stream: str) -> str:
-        """The JetStream stream that keeps a stream. Raises `Unavailable`."""
-        return self._shard_of(stream).jet
+    def jet_name(self, stream: str) -> str:
+        """The name of the JetStream stream that stores a stream. Raises `Unavailable`."""
+        return self._shard_for(stream).jet
 
-    # --- what the parts ask for ---------------------------------------------------------------------------------------
+    # --- callbacks of the parts ---------------------------------------------------------------------------------------
 
-    def _shard_of(self, stream: str) -> JetShard:
-        return self._lane_of(stream).shard
+    def _shard_for(self, stream: str) -> JetShard:
+        return self._lane_for(stream).shard
 
-    def _lane_of(self, stream: str) -> Lane:
+    def _lane_for(self, stream: str) -> Lane:
         if not self._shards:
             raise Unavailable(self._reason)
         return self._lanes[locate_shard(stream, len(self._lanes))]
 
-    def _forget_after(self, stream: str) -> float:
+    def _idle_ttl(self, stream: str) -> float:
         return self._limits.idle_ttl(self._rulebook.of(stream).history_ttl)
 
-    def _most_runs(self) -> int:
-        """One more than any history: the run before it tells how old what is missing is."""
+    def _max_runs(self) -> int:
+        """One more than the longest history: the time of the run before it is that of the newest trimmed message."""
         return self._rulebook.longest_history() + 1
 
     def _apply(self, applied: Applied) -> None:
@@ -267,29 +266,29 @@ class NatsBackend:
         for part in (self.sessions, self.presence, self.leases, self.record_queue):
             part.clear()
 
-    def _tell(self, events: Sequence[PresenceEvent]) -> None:
+    def _deliver_presence(self, events: Sequence[PresenceEvent]) -> None:
         now = self._clock()
-        self.feed.tell([build_transient(presence_publication(event), now) for event in events])
+        self.feed.deliver_local([build_transient(presence_publication(event), now) for event in events])
 
-    def _obey(self, order: RemoteDisconnect | SessionTaken) -> None:
-        self._spawn(self.feed.obey(order))
+    def _carry_out(self, order: RemoteDisconnect | SessionTaken) -> None:
+        self._spawn(self.feed.carry_out(order))
 
-    async def _lost_connection(self) -> None:
+    async def _on_disconnected(self) -> None:
         for shard in self._shards:
-            shard.doubt()
+            shard.invalidate()
 
-    async def _back(self) -> None:
-        self._doubt()
-        self._table.doubt()
+    async def _on_reconnected(self) -> None:
+        self._invalidate()
+        self._table.resubscribe()
 
-    async def _missed(self) -> None:
-        self.feed.doubt()
-        self._table.doubt()
+    async def _on_overrun(self) -> None:
+        self.feed.report_missed()
+        self._table.resubscribe()
 
-    def _doubt(self) -> None:
+    def _invalidate(self) -> None:
         for shard in self._shards:
-            shard.doubt()
-        self.feed.doubt()
+            shard.invalidate()
+        self.feed.report_missed()
 
     def _spawn(self, work: "asyncio._CoroutineLike[None]") -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

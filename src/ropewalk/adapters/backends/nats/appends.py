@@ -1,7 +1,7 @@
-"""Registers publications: in each shard one group is on its way, and whatever comes meanwhile forms the next one.
+"""Registers publications. Each shard writes one group at a time; appends that arrive meanwhile form the next group.
 
-Invariant: what is written depends on the sequence of the last message of each stream, uid and producer in it. So of any number
-of nodes one is first, and the others plan anew.
+Invariant: a write is conditional on the last sequence of each stream, uid and producer in it. So of several nodes one succeeds,
+and the others plan again.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from ropewalk.adapters.backends.nats.link import NatsLink, Stored
 from ropewalk.adapters.backends.nats.plan import (
     AppendPiece,
     Known,
-    Line,
+    KnownKeys,
     Marker,
-    Memory,
     PendingAppend,
+    ProducerState,
     ShardPlan,
     check_partition_keys,
 )
@@ -31,17 +31,16 @@ from ropewalk.model.messages import Publication, Receipt
 from ropewalk.ports import Clock
 
 MAX_WAITING = 100_000
-"""Publications that may wait in one shard: beyond it publishers are told to come back."""
+"""Pending publications per shard. Above it appends raise `Unavailable`."""
 
 MAX_GROUP = 200
-"""Publications in one group, unless one append alone has more."""
+"""Publications in one group. A single append may have more."""
 
 MAX_WRITES = jets.MAX_BATCH - 10
-"""Messages that the publications of one append may become: an atomic batch of NATS has a limit."""
+"""JetStream messages of one append, below the limit of an atomic batch."""
 
-AROUND_RUN = 1024
-"""Bytes of a message that a run cannot have: NATS counts its headers too, and a stream may have a partition key already that
-its publications do not name."""
+RUN_OVERHEAD_BYTES = 1024
+"""Reserved in a message for its headers, and for a partition key of the stream that its publications do not have."""
 
 REMEMBERED_PRODUCERS = 10_000
 BETWEEN_ATTEMPTS = Backoff(0.002, 0.5)
@@ -52,34 +51,34 @@ Forget = Callable[[str], float]
 class Lane:
     """The appends of one shard."""
 
-    def __init__(self, shard: JetShard, clock: Clock, dedup_ttl: float, forget: Forget, patience: float) -> None:
+    def __init__(self, shard: JetShard, clock: Clock, dedup_ttl: float, forget: Forget, retry_seconds: float) -> None:
         self.shard = shard
-        self._patience = patience
+        self._retry_seconds = retry_seconds
         self._clock = clock
         self._dedup_ttl = dedup_ttl
         self._forget = forget
         self._waiting: list[PendingAppend] = []
         self._count = 0
         self._writing: asyncio.Task[None] | None = None
-        self._lives = 0
-        self._uids: dict[tuple[str, str], Known] = {}  # those of the group under way that somebody has registered
-        self._producers: OrderedDict[str, tuple[int, Line]] = OrderedDict()
+        self._incarnation = 0
+        self._uids: dict[tuple[str, str], Known] = {}  # registered uids of the current group
+        self._producers: OrderedDict[str, tuple[int, ProducerState]] = OrderedDict()
 
-    def enter(self, append: PendingAppend) -> None:
-        # A batch larger than the bound is let in alone: refused now it would be refused for ever.
+    def add(self, append: PendingAppend) -> None:
+        # A batch above the limit is accepted if nothing is pending; otherwise it could never be registered.
         if self._waiting and self._count + len(append.publications) > MAX_WAITING:
-            raise Unavailable(f"{self._count} publications wait for NATS already")
+            raise Unavailable(f"{self._count} publications are already pending for NATS")
         self._waiting.append(append)
         self._count += len(append.publications)
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         if self._writing is not None:
             await asyncio.wait([self._writing])
 
     async def tip(self, stream: str) -> StreamEnd:
-        """Of a stream that is not forgotten yet."""
+        """The tip of a stream; none if the stream has expired."""
         tip = self.shard.tips.get(stream) or await self.shard.load_tip(stream)
         return tip if tip.timestamp + self._forget(stream) > self._clock() else NO_TIP
 
@@ -90,7 +89,7 @@ class Lane:
                 self._uids.clear()
                 while len(self._producers) > REMEMBERED_PRODUCERS:
                     self._producers.popitem(last=False)
-                deadline = asyncio.get_running_loop().time() + self._patience
+                deadline = asyncio.get_running_loop().time() + self._retry_seconds
                 await self._commit_or_fail(group)
                 if any(append.unavailable for append in group):
                     self._fail_waiting(deadline)
@@ -98,8 +97,8 @@ class Lane:
             self._writing = None
 
     async def _commit_or_fail(self, group: list[PendingAppend]) -> None:
-        """The task goes on for those who come after; each of these gets the reason."""
-        seconds = self._patience + self.shard.link.timeout  # the last attempt may begin when the patience ends
+        """An error fails the appends of this group only; the task continues with the next group."""
+        seconds = self._retry_seconds + self.shard.link.timeout  # the last attempt may begin at the deadline
         try:
             async with asyncio.timeout(seconds):
                 await self._commit(group)
@@ -111,8 +110,7 @@ class Lane:
                 append.fail(error)
 
     def _fail_waiting(self, deadline: float) -> None:
-        """After a group that NATS did not register by its deadline: the appends that entered before the deadline have waited
-        about as long."""
+        """If a group missed its deadline, also fail the appends that were pending at that time."""
         if asyncio.get_running_loop().time() < deadline:
             return
         late = [append for append in self._waiting if append.entered < deadline]
@@ -126,7 +124,7 @@ class Lane:
         for append in self._waiting:
             count += len(append.publications)
             size += append.size
-            if taken and (count > MAX_GROUP or size > self.shard.link.most_bytes):
+            if taken and (count > MAX_GROUP or size > self.shard.link.max_batch_bytes):
                 break
             taken += 1
         group, self._waiting = self._waiting[:taken], self._waiting[taken:]
@@ -134,7 +132,7 @@ class Lane:
         return group
 
     async def _commit(self, group: list[PendingAppend]) -> None:
-        deadline = asyncio.get_running_loop().time() + self._patience
+        deadline = asyncio.get_running_loop().time() + self._retry_seconds
         failures = 0
         while group:
             try:
@@ -151,20 +149,20 @@ class Lane:
     async def _plan(self, group: Iterable[PendingAppend]) -> ShardPlan:
         """Raises `Unavailable`."""
         await self.shard.verify()
-        if self._lives != self.shard.lives:
-            self._lives = self.shard.lives
+        if self._incarnation != self.shard.incarnation:
+            self._incarnation = self.shard.incarnation
             self._producers.clear()
-        await self._learn(group)
-        plan = ShardPlan(self.shard, Memory(self._uids, self._producers), self._clock(), self._dedup_ttl, self._forget)
+        await self._load_missing(group)
+        plan = ShardPlan(self.shard, KnownKeys(self._uids, self._producers), self._clock(), self._dedup_ttl, self._forget)
         for append in group:
             try:
                 plan.add(append)
-            except PartitionChanged as error:  # the others of the group have nothing to do with it
+            except PartitionChanged as error:  # the rest of the group is not affected
                 append.fail(error)
         return plan
 
-    async def _learn(self, group: Iterable[PendingAppend]) -> None:
-        """What is not known yet of the streams and producers of a group."""
+    async def _load_missing(self, group: Iterable[PendingAppend]) -> None:
+        """Load the tips and producers of a group that are not cached."""
         streams = {stream for append in group for stream in append.streams if stream not in self.shard.tips}
         producers = {item.producer for append in group for item in append.publications if item.producer}
         await asyncio.gather(
@@ -174,10 +172,10 @@ class Lane:
 
     async def _load_producer(self, producer: str) -> None:
         stored = await self.shard.link.last(self.shard.jet, self.shard.names.producer(producer))
-        line = Line() if stored is None else msgspec.msgpack.decode(stored.data, type=Line)
-        self._remember_producer(producer, (0 if stored is None else stored.seq, line))
+        state = ProducerState() if stored is None else msgspec.msgpack.decode(stored.data, type=ProducerState)
+        self._remember_producer(producer, (0 if stored is None else stored.seq, state))
 
-    def _remember_producer(self, producer: str, known: tuple[int, Line]) -> None:
+    def _remember_producer(self, producer: str, known: tuple[int, ProducerState]) -> None:
         self._producers[producer] = known
         self._producers.move_to_end(producer)
 
@@ -189,8 +187,8 @@ class Lane:
     # --- one piece ----------------------------------------------------------------------------------------------------
 
     async def _store(self, piece: AppendPiece, deadline: float) -> list[PendingAppend]:
-        """The appends that have to be planned anew."""
-        if not piece.writes:  # nothing but repetitions
+        """Returns the appends that must be planned again."""
+        if not piece.writes:  # only duplicates
             return self._done(piece)
         try:
             return self._done(piece, await jets.store(self.shard.link, piece.writes))
@@ -206,14 +204,14 @@ class Lane:
         return list(piece.appends)
 
     async def _resolve(self, piece: AppendPiece, deadline: float, unanswered: Unanswered) -> list[PendingAppend]:
-        """It was sent, and may be stored or not, or may be yet. So it is looked for, and the very same is sent again: of the
-        two only one can be stored."""
-        lives = self.shard.lives
+        """The write was sent and may be stored, now or later. Look for it, and send the identical write again: only one of the
+        two can be stored."""
+        incarnation = self.shard.incarnation
         while await self._may_try_again(deadline):
             try:
                 await self.shard.verify()
-                if self.shard.lives != lives:
-                    break  # what NATS had is lost, and this with it or not
+                if self.shard.incarnation != incarnation:
+                    break  # NATS has lost messages, maybe this one too
                 return self._done(piece, await self._find(piece) or await jets.store(self.shard.link, piece.writes))
             except jets.WriteConflict:
                 with suppress(Unavailable):
@@ -225,15 +223,15 @@ class Lane:
         return self._fail(piece, unanswered)
 
     async def _may_try_again(self, deadline: float) -> bool:
-        """It was not heard or not answered: there may be no leader, or the shard has another generation by now."""
+        """Wait before a retry. There may be no leader, or the shard may have another generation."""
         if asyncio.get_running_loop().time() > deadline:
             return False
-        self.shard.doubt()
+        self.shard.invalidate()
         await asyncio.sleep(BETWEEN_ATTEMPTS.cap * random())
         return True
 
     async def _find(self, piece: AppendPiece) -> int:
-        """The sequence under which it is stored, 0 if it was not found."""
+        """The sequence of the stored piece, 0 if it was not found."""
         stream, draft = list(piece.drafts.items())[-1]
         stored = await self._after(draft.tip.sequence, stream)
         return stored.seq if stored is not None and runs.decode(stored.data).id == draft.id else 0
@@ -242,8 +240,8 @@ class Lane:
         return await self.shard.link.following(self.shard.jet, sequence + 1, self.shard.subject(stream))
 
     async def _overtaken(self, piece: AppendPiece) -> bool:
-        """Whether something else stands where this would, so that it never will be stored. If there is neither this nor
-        something else, a server has answered that was paused and does not know yet that another one leads."""
+        """Whether other messages have taken its place, so that it will never be stored. If neither is stored, the answer is
+        from a paused server that does not know of a new leader yet."""
         for stream, draft in piece.drafts.items():
             stored = await self._after(draft.tip.sequence, stream)
             if stored is not None and draft.is_displaced_by(runs.decode(stored.data)):
@@ -251,16 +249,16 @@ class Lane:
         links, names, jet = self.shard.link, self.shard.names, self.shard.jet
         for key, marker in piece.uids.items():
             stored = await links.last(jet, names.uid(*key))
-            if stored is not None and stored.seq != self._uids.get(key, (0, None))[0] and not _is(stored, marker):
+            if stored is not None and stored.seq != self._uids.get(key, (0, None))[0] and not _matches(stored, marker):
                 return True
-        for producer, line in piece.producers.items():
+        for producer, state in piece.producers.items():
             stored = await links.last(jet, names.producer(producer))
-            if stored is not None and stored.seq != self._producers[producer][0] and not _is(stored, line):
+            if stored is not None and stored.seq != self._producers[producer][0] and not _matches(stored, state):
                 return True
         return False
 
     async def _refresh(self, piece: AppendPiece) -> None:
-        """Somebody else was faster: learn what there is now."""
+        """Another node wrote first: load the new state."""
         for producer in piece.producers:
             del self._producers[producer]
         for stream in piece.drafts:
@@ -268,7 +266,7 @@ class Lane:
         tips = await asyncio.gather(*map(self.shard.load_tip, piece.drafts), *map(self._load_uid, piece.uids))
         before = [draft.tip.sequence for draft in piece.drafts.values()]
         if any(tip is not None and tip.sequence < known for tip, known in zip(tips, before, strict=False)):
-            self.shard.doubt()  # what this node knew is gone
+            self.shard.invalidate()  # messages that this node knew are gone
 
     def _done(self, piece: AppendPiece, sequence: int = 0) -> list[PendingAppend]:
         for stream, tip in piece.tips(sequence).items():
@@ -276,8 +274,8 @@ class Lane:
         if piece.drafts:
             self.shard.saw(sequence, piece.last_id)
         first = sequence - len(piece.drafts) - len(piece.producers) + 1
-        for number, (producer, line) in enumerate(piece.producers.items(), first):
-            self._remember_producer(producer, (number, line))
+        for number, (producer, state) in enumerate(piece.producers.items(), first):
+            self._remember_producer(producer, (number, state))
         for append in piece.appends:
             append.conclude()
         return []
@@ -292,24 +290,24 @@ class Lane:
         return []
 
 
-def _is(stored: Stored, record: Marker | Line) -> bool:
+def _matches(stored: Stored, record: Marker | ProducerState) -> bool:
     return stored.data == msgspec.msgpack.encode(record)
 
 
 class Appends:
-    """Divides appends among the shards."""
+    """Distributes appends to the shards."""
 
     def __init__(
-        self, link: NatsLink, lane_of: Callable[[str], Lane], pass_on: Callable[[Sequence[Publication]], None]
+        self, link: NatsLink, lane_for: Callable[[str], Lane], pass_on: Callable[[Sequence[Publication]], None]
     ) -> None:
         self._link = link
-        self._lane_of = lane_of
+        self._lane_for = lane_for
         self._pass_on = pass_on
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         if len(publications) == 1:
-            return await self._register(self._lane_of(publications[0].stream), publications)
-        batches = list(_divided(publications, self._link.most_bytes))
+            return await self._register(self._lane_for(publications[0].stream), publications)
+        batches = list(_split(publications, self._link.max_batch_bytes))
         if len(batches) == 1:
             return await self._append(publications)
         self._check_sizes(publications)
@@ -327,7 +325,7 @@ class Appends:
     async def _append(self, publications: Sequence[Publication]) -> list[Receipt]:
         parts: dict[Lane, list[int]] = {}
         for index, publication in enumerate(publications):
-            parts.setdefault(self._lane_of(publication.stream), []).append(index)
+            parts.setdefault(self._lane_for(publication.stream), []).append(index)
         if len(parts) == 1:
             return await self._register(next(iter(parts)), publications)
         await self._check(publications)
@@ -337,47 +335,49 @@ class Appends:
         )
         receipts = {
             index: receipt
-            for indexes, answer in zip(parts.values(), _whole(answers), strict=True)
+            for indexes, answer in zip(parts.values(), _merge_receipts(answers), strict=True)
             for index, receipt in zip(indexes, answer, strict=True)
         }
         return [receipts[index] for index in range(len(publications))]
 
     async def _register(self, lane: Lane, publications: Sequence[Publication]) -> list[Receipt]:
         append = PendingAppend(publications)
-        if append.size > self._link.most_bytes:
+        if append.size > self._link.max_batch_bytes:
             self._check_sizes(publications)
         if not append.streams:
             self._pass_on(publications)
             return [Receipt(publication.stream, "", 0) for publication in publications]
-        lane.enter(append)
+        lane.add(append)
         receipts = await append.answer
         if append.loose:
             self._pass_on(append.loose)
         return receipts
 
     def _check_sizes(self, publications: Sequence[Publication]) -> None:
-        """What fits into no message of NATS is refused before anything of its batch is registered. Raises `TooLarge`."""
-        plenty, room = self._link.most_bytes, self._link.max_payload - AROUND_RUN
+        """Reject a batch with a publication above NATS's message size before any of it is registered. Raises `TooLarge`."""
+        safe, room = self._link.max_batch_bytes, self._link.max_payload - RUN_OVERHEAD_BYTES
         for publication in publications:
-            if runs.size_of(publication) > plenty and (size := len(runs.alone(publication))) > room:
+            if runs.estimate_size(publication) > safe and (size := len(runs.encode_alone(publication))) > room:
                 raise TooLarge(f"the publication takes {size} bytes, and a message of NATS has room for {room} (max_payload)")
 
     async def _check(self, publications: Sequence[Publication]) -> None:
-        """Shards do not wait for each other, so what can be refused is refused before any of them begins."""
+        """Shards write independently, so check the partition keys before any of them begins."""
         if not any(publication.partition_key for publication in publications):
             return
         streams = {publication.stream for publication in publications if not publication.transient}
-        tips = dict(zip(streams, await asyncio.gather(*(self._lane_of(stream).tip(stream) for stream in streams)), strict=True))
+        tips = dict(
+            zip(streams, await asyncio.gather(*(self._lane_for(stream).tip(stream) for stream in streams)), strict=True)
+        )
         check_partition_keys(publications, lambda stream: tips.get(stream, NO_TIP), {})
 
 
-def _divided(publications: Sequence[Publication], most_bytes: int) -> Iterator[Sequence[Publication]]:
-    """In order, and so that each part fits into one message of NATS and its keys into one atomic batch."""
+def _split(publications: Sequence[Publication], max_bytes: int) -> Iterator[Sequence[Publication]]:
+    """Split in order, so that each part fits into one NATS message and its keys into one atomic batch."""
     begin = size = 0
     subjects: set[tuple[str, ...]] = set()
     for index, publication in enumerate(publications):
-        added = runs.size_of(publication)
-        if index > begin and (size + added > most_bytes or len(subjects) > MAX_WRITES):
+        added = runs.estimate_size(publication)
+        if index > begin and (size + added > max_bytes or len(subjects) > MAX_WRITES):
             yield publications[begin:index]
             begin, size = index, 0
             subjects.clear()
@@ -390,8 +390,8 @@ def _divided(publications: Sequence[Publication], most_bytes: int) -> Iterator[S
     yield publications[begin:]
 
 
-def _whole(answers: Sequence[list[Receipt] | BaseException]) -> list[list[Receipt]]:
-    """What one shard has registered stays, so that an append that failed in another has happened in part."""
+def _merge_receipts(answers: Sequence[list[Receipt] | BaseException]) -> list[list[Receipt]]:
+    """The receipts of all shards. If only some shards failed, the append is registered in part."""
     errors = [answer for answer in answers if isinstance(answer, BaseException)]
     if not errors:
         return [answer for answer in answers if not isinstance(answer, BaseException)]

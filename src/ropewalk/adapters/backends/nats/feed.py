@@ -1,8 +1,7 @@
-"""Implements `ports.Feed`: JetStream republishes what it has stored, and nodes subscribe to the streams that they have
-listeners for.
+"""Implements `ports.Feed`: JetStream republishes stored messages, and nodes subscribe to streams with local listeners.
 
-Invariant: a message that comes here is stored. One that does not come was sent while a connection was down, a leader changed
-or too much came at once, and then readers are told that they may have missed something.
+Invariant: every delivered message with a position is stored. Messages are lost only while a connection is down, a leader
+changes or a subscription overflows, and each of these is reported as missed.
 """
 
 import asyncio
@@ -27,25 +26,21 @@ from ropewalk.model.messages import (
     expand_runs,
 )
 from ropewalk.model.sessions import EndRequest
-from ropewalk.ports import Clock, Deliver, OnDisconnectRequest
+from ropewalk.ports import Clock, Deliver, OnDisconnectRequest, ignore_missed
 
 logger = logging.getLogger("ropewalk.nats")
 
 MAX_WAITING = 10_000
-"""Transient messages that may wait to be sent; those beyond are dropped."""
+"""Pending transient messages. Further ones are dropped."""
 
 KeepOrder = Callable[[RemoteDisconnect], Awaitable[None]]
 
 
-def _nobody(messages: Sequence[Deliverable]) -> None:
-    """Before the node has started nobody listens."""
+def _discard(messages: Sequence[Deliverable]) -> None:
+    """Used until the feed is started."""
 
 
-def _nothing() -> None:
-    pass
-
-
-async def _no_one(order: EndRequest) -> int:
+async def _ignore_request(order: EndRequest) -> int:
     return 0
 
 
@@ -53,24 +48,26 @@ class NatsFeed:
     exact = False
     reports_losses = False
 
-    def __init__(self, link: NatsLink, shard_of: Callable[[str], JetShard], clock: Clock, keep: KeepOrder) -> None:
+    def __init__(self, link: NatsLink, shard_for: Callable[[str], JetShard], clock: Clock, keep: KeepOrder) -> None:
         self._link = link
-        self._shard_of = shard_of
+        self._shard_for = shard_for
         self._clock = clock
         self._keep = keep
-        self._deliver: Deliver = _nobody
-        self._obey: OnDisconnectRequest = _no_one
+        self._deliver: Deliver = _discard
+        self._on_disconnect: OnDisconnectRequest = _ignore_request
         self._subscriptions: dict[str, Subscription] = {}
         self._outgoing: list[Registered] = []
         self._sending: asyncio.Task[None] | None = None
-        self._missed: Callable[[], None] = _nothing
+        self._on_missed: Callable[[], None] = ignore_missed
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: Callable[[], None] = _nothing) -> None:
-        self._deliver, self._obey, self._missed = deliver, obey, missed
+    async def start(
+        self, deliver: Deliver, on_disconnect_request: OnDisconnectRequest, on_missed: Callable[[], None] = ignore_missed
+    ) -> None:
+        self._deliver, self._on_disconnect, self._on_missed = deliver, on_disconnect_request, on_missed
 
     async def stop(self) -> None:
-        self._deliver, self._obey, self._missed = _nobody, _no_one, _nothing
+        self._deliver, self._on_disconnect, self._on_missed = _discard, _ignore_request, ignore_missed
         for stream in list(self._subscriptions):
             self.unlisten(stream)
         if tasks := [task for task in (*self._ending, self._sending) if task is not None]:
@@ -79,11 +76,11 @@ class NatsFeed:
     def health(self) -> str:
         return ""
 
-    # --- what comes ---------------------------------------------------------------------------------------------------
+    # --- incoming -----------------------------------------------------------------------------------------------------
 
     async def listen(self, stream: str) -> None:
         if stream not in self._subscriptions:
-            shard = self._shard_of(stream)
+            shard = self._shard_for(stream)
             await shard.verify()
 
             async def receive(message: Msg) -> None:
@@ -93,39 +90,38 @@ class NatsFeed:
                 self._deliver(run.messages())
 
             subscription = await self._link.subscribe(shard.names.live(stream), receive)
-            self.unlisten(stream)  # somebody else may have listened meanwhile
+            self.unlisten(stream)  # a concurrent call may have subscribed too
             self._subscriptions[stream] = subscription
 
     def unlisten(self, stream: str) -> None:
         subscription = self._subscriptions.pop(stream, None)
         if subscription is not None:
-            task = asyncio.get_running_loop().create_task(_end(subscription))
+            task = asyncio.get_running_loop().create_task(_unsubscribe(subscription))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
-    def tell(self, messages: Sequence[Registered]) -> None:
-        """Something that the whole cluster hears of in another way, for those who listen here."""
-        heard = [message for message in messages if message.stream in self._subscriptions]
-        if heard:
-            self._deliver(heard)
+    def deliver_local(self, messages: Sequence[Registered]) -> None:
+        """Deliver messages to local listeners only. Every node creates them from its own copy of the records."""
+        listened = [message for message in messages if message.stream in self._subscriptions]
+        if listened:
+            self._deliver(listened)
 
-    async def obey(self, order: EndRequest) -> None:
-        """From another node, which ends in the store what is kept there."""
+    async def carry_out(self, order: EndRequest) -> None:
+        """Carry out a request from another node. That node updates the store."""
         try:
-            await self._obey(order)
+            await self._on_disconnect(order)
         except RopewalkError as error:
             logger.warning("an order was not carried out", extra={"reason": str(error)})
 
-    def doubt(self) -> None:
-        """Something may have been missed."""
-        self._missed()
+    def report_missed(self) -> None:
+        self._on_missed()
 
-    # --- what goes ----------------------------------------------------------------------------------------------------
+    # --- outgoing -----------------------------------------------------------------------------------------------------
 
     def publish(self, messages: Sequence[Registered]) -> None:
         room = MAX_WAITING - len(self._outgoing)
         if room < len(messages):
-            logger.warning("transient messages are dropped: too many wait for NATS", extra={"count": len(messages) - room})
+            logger.warning("transient messages are dropped: too many pending", extra={"count": len(messages) - room})
         self._outgoing += messages[:room]
         if self._sending is None and self._outgoing:
             self._sending = asyncio.get_running_loop().create_task(self._send())
@@ -141,8 +137,8 @@ class NatsFeed:
         try:
             while self._outgoing:
                 waiting, self._outgoing = self._outgoing, []
-                for run in _together(waiting, self._link.most_bytes):
-                    shard = self._shard_of(run.stream)
+                for run in _group_runs(waiting, self._link.max_batch_bytes):
+                    shard = self._shard_for(run.stream)
                     await self._send_run(shard.names.live_in(shard.generation, run.stream), run)
         except RopewalkError as error:
             logger.debug("transient messages are lost", extra={"reason": str(error)})
@@ -152,30 +148,30 @@ class NatsFeed:
     async def _send_run(self, subject: str, run: runs.Run) -> None:
         try:
             await self._link.send(subject, runs.encode(run))
-        except TooLarge as error:  # those after it have nothing to do with it
+        except TooLarge as error:  # the following runs may still fit
             logger.warning("a transient message is dropped", extra={"stream": run.stream, "reason": str(error)})
 
     async def disconnect(self, request: RemoteDisconnect) -> int:
-        """Other nodes hear of it before their sessions are taken out of the store: the order says what clients are told."""
+        """Stores the request before their sessions are removed: it determines what the clients of other nodes receive."""
         failure: Unavailable | None = None
         try:
             await self._keep(request)
         except Unavailable as error:
             failure = error
-        ended = await self._obey(request)
+        ended = await self._on_disconnect(request)
         if failure is not None:
             raise failure
         return ended
 
 
-def _together(messages: Iterable[Registered], most_bytes: int) -> Iterator[runs.Run]:
-    """One run for those of a stream that follow each other, as far as they fit into a message of NATS."""
-    for stream, those in groupby(messages, key=lambda message: message.stream):
+def _group_runs(messages: Iterable[Registered], max_bytes: int) -> Iterator[runs.Run]:
+    """One run for consecutive messages of a stream, up to the size of a NATS message."""
+    for stream, group in groupby(messages, key=lambda message: message.stream):
         some: list[Registered] = []
         size = 0
-        for message in those:
+        for message in group:
             added = len(message.payload) + 4 * (len(message.exclude_socket) + len(message.broadcast_type)) + runs.ITEM_BYTES
-            if some and size + added > most_bytes:
+            if some and size + added > max_bytes:
                 yield runs.transient_run(stream, some)
                 some, size = [], 0
             some.append(message)
@@ -183,8 +179,8 @@ def _together(messages: Iterable[Registered], most_bytes: int) -> Iterator[runs.
         yield runs.transient_run(stream, some)
 
 
-async def _end(subscription: Subscription) -> None:
+async def _unsubscribe(subscription: Subscription) -> None:
     try:
         await subscription.unsubscribe()
-    except Exception as error:  # whatever it is: the connection is gone, and the subscription with it
+    except Exception as error:  # the connection was lost, and the subscription with it
         logger.debug("cannot unsubscribe", extra={"reason": str(error)})

@@ -1,6 +1,6 @@
-"""JetStream streams: made where they are missing, and messages written to them with the conditions that they carry.
+"""Creates JetStream streams and writes messages to them, on conditions.
 
-Invariant: a stream that exists keeps what it was made with, except for what can grow: its replicas and how much it keeps.
+Invariant: an existing stream keeps its configuration, except that its replicas and messages per subject can grow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ from ropewalk.model.errors import Unavailable
 
 NAME_IN_USE = 10058
 MAX_BATCH = 1000
-"""Messages of an atomic batch, by NATS's own limit."""
+"""NATS's limit of messages in an atomic batch."""
 
 TTL_SLACK = 60
-"""Seconds for which NATS keeps what is over by our own clock: its times are only there so that nothing stays for ever."""
+"""Added to TTLs, in seconds. Ropewalk expires records by its own clock; NATS only removes leftovers."""
 
 
 class JetWrite(Struct, frozen=True):
-    """A message to be stored. `expected`: the sequence of the subject's last message, 0 for none; None: whatever it is."""
+    """A message to store. `expected`: the sequence of the subject's last message, 0 for none; None for no condition."""
 
     subject: str
     data: bytes
@@ -38,11 +38,11 @@ class JetWrite(Struct, frozen=True):
 
 
 class WriteConflict(Exception):
-    """A condition of the write does not hold: somebody else wrote first. Nothing was stored."""
+    """Another node wrote first. Nothing was stored."""
 
 
 async def store(link: NatsLink, writes: Sequence[JetWrite]) -> int:
-    """All of them or none; the sequence of the last. Raises `WriteConflict`, `Unavailable`, `Unanswered`."""
+    """Store all of them or none. Returns the sequence of the last. Raises `WriteConflict`, `Unavailable`, `Unanswered`."""
     try:
         if len(writes) == 1:
             return await link.publish(writes[0].subject, writes[0].data, writes[0].headers())
@@ -61,7 +61,7 @@ async def store(link: NatsLink, writes: Sequence[JetWrite]) -> int:
 
 
 async def info(link: NatsLink, jet: str, question: object = None) -> Any:
-    """None where there is no such stream. Raises `Unavailable`, `Unanswered`."""
+    """Returns None if the stream does not exist. Raises `Unavailable`, `Unanswered`."""
     try:
         return await link.api(f"STREAM.INFO.{jet}", question)
     except ApiError as error:
@@ -71,10 +71,10 @@ async def info(link: NatsLink, jet: str, question: object = None) -> Any:
 
 
 async def ensure(link: NatsLink, config: Mapping[str, Any]) -> Any:
-    """What `info` says of the stream, which is there now."""
+    """Create the stream if it is missing. Returns its `info`."""
     found = await info(link, config["name"]) or await _create(link, config)
     if config["allow_atomic"] and not found["config"].get("allow_atomic"):
-        raise Unavailable("this nats-server knows no atomic batches; 2.12 or newer is needed")
+        raise Unavailable("nats-server does not support atomic batches; use 2.12 or newer")
     wanted = {name: max(found["config"][name], config[name]) for name in ("num_replicas", "max_msgs_per_subject")}
     if not wanted.items() <= found["config"].items():
         return await update(link, {**found["config"], **wanted})
@@ -87,15 +87,15 @@ async def _create(link: NatsLink, config: Mapping[str, Any]) -> Any:
         return await link.api(f"STREAM.CREATE.{jet}", config)
     except ApiError as error:
         if error.code != NAME_IN_USE:
-            raise Unavailable(f"JetStream cannot make the stream {jet}: {error}") from None
-        return await info(link, jet)  # another node was faster, with other settings
+            raise Unavailable(f"JetStream cannot create the stream {jet}: {error}") from None
+        return await info(link, jet)  # another node created it with other settings
 
 
 async def update(link: NatsLink, config: Mapping[str, Any]) -> Any:
     try:
         return await link.api(f"STREAM.UPDATE.{config['name']}", config)
     except ApiError as error:
-        raise Unavailable(f"JetStream cannot change the stream {config['name']}: {error}") from None
+        raise Unavailable(f"JetStream cannot update the stream {config['name']}: {error}") from None
 
 
 def config(jet: str, subjects: Sequence[str], replicas: int, most: int, **more: Any) -> dict[str, Any]:

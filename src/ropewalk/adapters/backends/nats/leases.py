@@ -1,6 +1,6 @@
-"""Implements `ports.Leases`: one record a node, renewed now and then.
+"""Implements `ports.Leases`: one record per node, renewed periodically.
 
-Invariant: no two clocks are compared. Each node measures by its own clock for how long it has not seen another one renew.
+Invariant: clocks are never compared. Each node measures the time since another node's last renewal by its own clock.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class NatsLeases:
 
     def clear(self) -> None:
         self._leases: dict[str, tuple[Lease, float]] = {}  # by node, and when it ends
-        self._number = 0  # of this node's lease; another one is taken after records were lost
+        self._number = 0  # of this node's lease; a new one is chosen after a loss of records
 
     def apply(self, applied: Applied) -> None:
         lease = msgspec.msgpack.decode(applied.data, type=Lease)
@@ -53,29 +53,29 @@ class NatsLeases:
             self._leases.pop(lease.node, None)
 
     async def catch_up(self) -> None:
-        """Until this node has heard of everything that was written before. Raises `Unavailable`."""
+        """Returns once this node has all records written before. Raises `Unavailable`."""
         await self._table.catch_up()
 
     async def renew(self, ttl: float, received: Collection[str]) -> Renewal:
         await self._table.catch_up()
         if not self._lives(self._node):
             await self._end(self._node)
-        elif not self._goes_on():
+        elif not self._holds_lease():
             await self._leave_behind(ttl)
 
         def decide() -> Sequence[Change]:
-            if not self._goes_on():
+            if not self._holds_lease():
                 self._number = randbits(NUMBER_BITS) + 1
-            return [_change(Lease(self._node, self._number, ttl)), *self._sessions.hearing(self._node, list(received))]
+            return [_change(Lease(self._node, self._number, ttl)), *self._sessions.acknowledge(self._node, list(received))]
 
-        await self._table.settle(decide)
-        return Renewal(self._number, tuple(self._sessions.copy.untold(self._node)))
+        await self._table.update(decide)
+        return Renewal(self._number, tuple(self._sessions.copy.pending_orders(self._node)))
 
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
         return await self._sessions.write(sessions)
 
     async def sweep(self) -> None:
-        """End the leases that are over."""
+        """End expired leases."""
         holders = self._sessions.copy.nodes() | self._presence.nodes()
         over = [node for node in holders | self._leases.keys() if node and not self._lives(node)]
         if over:
@@ -85,34 +85,34 @@ class NatsLeases:
                 await self._end(node)
 
     def others(self) -> set[str]:
-        """The other nodes that live."""
+        """The other live nodes."""
         return {node for node in self._leases if node != self._node and self._lives(node)}
 
     def _lives(self, node: str) -> bool:
         lease = self._leases.get(node)
         return lease is not None and lease[1] > self._clock()
 
-    def _goes_on(self) -> bool:
-        """Whether the lease of this node is the one that it had before."""
+    def _holds_lease(self) -> bool:
+        """Whether this node still holds the lease it renewed last."""
         return self._lives(self._node) and self._leases[self._node][0].number == self._number
 
     async def _leave_behind(self, seconds: float) -> None:
-        """Records were lost, and maybe departures among them: what was registered for this node ends, unless the node registers
-        it again within `seconds`."""
+        """Departures may be among lost records: the sessions and members of this node expire unless it registers them again
+        within `seconds`."""
         async with self._ending:
-            await self._sessions.leave_behind(self._node, self._goes_on, seconds)
-            await self._presence.leave_behind(self._node, self._goes_on, seconds)
+            await self._sessions.leave_behind(self._node, self._holds_lease, seconds)
+            await self._presence.leave_behind(self._node, self._holds_lease, seconds)
 
     async def _end(self, node: str) -> None:
-        """The lease first: what comes after it is done by the next sweep of any node if this one dies before. Whatever the node
-        writes once it has a new lease is seen after that."""
+        """Removes the lease first. If this node dies afterwards, the next sweep of any node does the rest. Later writes under a
+        new lease are not affected."""
 
         def decide() -> Sequence[Change]:
             lease = self._leases.get(node)
             return () if lease is None or self._lives(node) else [_change(Lease(node, lease[0].number, 0.0))]
 
         async with self._ending:
-            await self._table.settle(decide)
+            await self._table.update(decide)
             await self._sessions.node_died(node, lambda: self._lives(node))
             await self._presence.node_died(node, lambda: self._lives(node))
 
@@ -122,7 +122,7 @@ def _change(lease: Lease) -> Change:
 
 
 GRACE_SECONDS = 1.5
-"""How long nodes with a lease are waited for: they have lost the same connection, and come back within half a second."""
+"""Timeout for answers of live nodes. They lost the same connection and reconnect within half a second."""
 
 
 class ShardTip(Struct, frozen=True, array_like=True):
@@ -134,10 +134,10 @@ _decode = msgspec.msgpack.Decoder(ShardTip).decode
 
 
 class PeerShardTips:
-    """Nodes exchange the ends of shards that they have seen, so that no position is used twice.
+    """Nodes exchange the newest messages they have seen in a shard, so that no position is used twice.
 
-    Invariant: they are asked whenever NATS may have lost something, before the next publication is registered. A node that is
-    cut off for longer than `GRACE_SECONDS` at that moment answers too late: positions that only it knew may be used again.
+    Invariant: whenever NATS may have lost messages, all nodes are queried before the next publication is registered. A node
+    that is cut off for longer than `GRACE_SECONDS` at that moment answers too late: positions that only it knew may be reused.
     """
 
     def __init__(self, link: NatsLink, node: str, leases: NatsLeases) -> None:
@@ -148,16 +148,16 @@ class PeerShardTips:
     async def ask(self, shard: JetShard) -> list[ShardEnd]:
         """Raises `Unavailable`."""
 
-        def enough(said: list[bytes]) -> bool:
-            return self._leases.others() <= {_decode(each).node for each in said}
+        def enough(answers: list[bytes]) -> bool:
+            return self._leases.others() <= {_decode(each).node for each in answers}
 
-        said = map(_decode, await self._link.ask_all(shard.names.witnesses, enough, GRACE_SECONDS))
-        return [testimony.seen for testimony in said if testimony.node != self._node]
+        answers = map(_decode, await self._link.ask_all(shard.names.tip_requests, enough, GRACE_SECONDS))
+        return [tip.seen for tip in answers if tip.node != self._node]
 
     async def answer(self, shard: JetShard) -> None:
-        """From now on. Raises `Unavailable`."""
+        """Start to answer requests for the shard. Raises `Unavailable`."""
 
-        async def asked(message: Msg) -> None:
+        async def respond(message: Msg) -> None:
             await message.respond(msgspec.msgpack.encode(ShardTip(self._node, shard.seen)))
 
-        await self._link.subscribe(shard.names.witnesses, asked)
+        await self._link.subscribe(shard.names.tip_requests, respond)

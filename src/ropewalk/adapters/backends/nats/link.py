@@ -1,7 +1,7 @@
 """The connection of one node to NATS, and requests over it.
 
-Invariant: a request ends as answered, as `Unavailable` when nothing was sent or nobody was there to hear it, or as `Unanswered`
-when it was sent and no answer came.
+Invariant: a request is answered, raises `Unavailable` if it was not sent or had no receiver, or raises `Unanswered` if it was
+sent and no answer arrived.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ ASK_AGAIN_SECONDS = 0.2
 NO_MESSAGE = 10037
 WRONG_LAST_SEQUENCE = frozenset({10071, 10164})
 NO_STREAM = 10059
-NOT_NOW = 503
-"""The code of an answer that says nothing but that JetStream cannot work, as when most of its servers are gone."""
+NO_QUORUM = 503
+"""The error code of JetStream if it has no quorum."""
 
 Headers = Mapping[str, str]
 
 
 class ApiError(Exception):
-    """JetStream heard the request and refused it."""
+    """JetStream refused the request."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{text} ({code})")
@@ -44,19 +44,19 @@ class ApiError(Exception):
 
 
 class Stored(Struct, frozen=True):
-    """A message as JetStream has it."""
+    """A message stored in JetStream."""
 
     subject: str
     seq: int
     data: bytes
 
 
-async def _nothing() -> None:
+async def _ignore() -> None:
     pass
 
 
 class NatsLink:
-    """`timeout`: seconds for one answer."""
+    """`timeout`: of a request, in seconds."""
 
     def __init__(self, address: NatsAddress, name: str, timeout: float = 2.0) -> None:
         self._address = address
@@ -67,10 +67,10 @@ class NatsLink:
         self._inbox = ""
         self._requests = 0
         self._unanswered = "NATS does not answer"  # why the last request was not answered; "" if it was
-        self._unwritten = ""  # the same of the last write: a server without the others still answers what it knows itself
-        self.disconnected: Callable[[], Awaitable[None]] = _nothing
-        self.reconnected: Callable[[], Awaitable[None]] = _nothing
-        self.overrun: Callable[[], Awaitable[None]] = _nothing  # messages of a subscription were dropped here
+        self._unwritten = ""  # the same for the last write: a server that is cut off still answers reads
+        self.disconnected: Callable[[], Awaitable[None]] = _ignore
+        self.reconnected: Callable[[], Awaitable[None]] = _ignore
+        self.overrun: Callable[[], Awaitable[None]] = _ignore  # messages of a subscription were dropped here
 
     @property
     def connected(self) -> bool:
@@ -78,21 +78,21 @@ class NatsLink:
 
     @property
     def problem(self) -> str:
-        """Why NATS cannot be relied on now; "" if it can."""
+        """Why NATS is unavailable, "" if it is available."""
         return self._unanswered or self._unwritten
 
     @property
-    def most_bytes(self) -> int:
-        """Of payloads that go into one message: half of what the server takes, so that what is around them fits too."""
+    def max_batch_bytes(self) -> int:
+        """Maximum payload bytes of one batch: half of a message, so that its overhead fits too."""
         return min(MAX_ANSWER_BYTES, self._client.max_payload // 2) if self._client is not None else MAX_ANSWER_BYTES
 
     @property
     def max_payload(self) -> int:
-        """Bytes of one message with its headers."""
+        """Maximum bytes of one message with its headers."""
         return self._client.max_payload if self._client is not None else 2 * MAX_ANSWER_BYTES
 
     async def open(self) -> None:
-        """Until a server answers, for ever."""
+        """Connect; retries until a server answers."""
         failures = 0
         while self._client is None:
             try:
@@ -102,10 +102,10 @@ class NatsLink:
                     )
             except (OSError, errors.Error, TimeoutError) as error:
                 failures += 1
-                if str(error):  # a timeout says less than what the client told meanwhile
+                if str(error):  # a timeout has no text; keep the reason from the client
                     self._unanswered = f"NATS does not answer: {error}"
                 level = logging.WARNING if failures == 1 else logging.DEBUG
-                logger.log(level, "NATS is not reached; trying again", extra={"reason": self.problem})
+                logger.log(level, "cannot connect to NATS; retrying", extra={"reason": self.problem})
                 await asyncio.sleep(RETRY_SECONDS)
         self._inbox = self._client.new_inbox()
         await self._client.subscribe(f"{self._inbox}.*", cb=self._collect)
@@ -116,22 +116,22 @@ class NatsLink:
             await client.close()
 
     async def _reconnected(self) -> None:
-        logger.info("connected to NATS again")
+        logger.info("reconnected to NATS")
         await self.reconnected()
 
     async def _disconnected(self) -> None:
         if self._client is not None:
-            logger.warning("the connection to NATS is lost; trying to get it back")
+            logger.warning("lost the connection to NATS; reconnecting")
             await self.disconnected()
 
     async def _failed(self, error: Exception) -> None:
         if not self.connected:
             self._unanswered = f"NATS does not answer: {error}".removesuffix(": ")
         if isinstance(error, errors.SlowConsumerError):
-            logger.warning("messages came faster than they were delivered", extra={"subject": error.subject})
+            logger.warning("a subscription overflowed; messages were dropped", extra={"subject": error.subject})
             await self.overrun()
 
-    def _there(self) -> Client:
+    def _connected_client(self) -> Client:
         if self._client is None or not self._client.is_connected:
             raise Unavailable("NATS does not answer")
         return self._client
@@ -139,8 +139,8 @@ class NatsLink:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     async def subscribe(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> Subscription:
-        """Returns when the server has heard of it. Raises `Unavailable`."""
-        client = self._there()
+        """Returns once the server has processed it. Raises `Unavailable`."""
+        client = self._connected_client()
         try:
             subscription = await client.subscribe(subject, cb=callback)
             await self.flush()
@@ -150,14 +150,14 @@ class NatsLink:
 
     async def flush(self) -> None:
         try:
-            await self._there().flush(timeout=max(1, round(self.timeout)))
+            await self._connected_client().flush(timeout=max(1, round(self.timeout)))
         except (errors.Error, TimeoutError) as error:
             raise Unavailable(f"NATS does not answer: {error}") from None
 
     async def send(self, subject: str, payload: bytes, headers: Headers | None = None) -> None:
-        """Without waiting for anybody. Raises `Unavailable`."""
+        """Send without waiting for an answer. Raises `Unavailable`."""
         try:
-            await self._there().publish(subject, payload, headers=None if headers is None else dict(headers))
+            await self._connected_client().publish(subject, payload, headers=None if headers is None else dict(headers))
         except errors.MaxPayloadError:
             raise TooLarge("the message is larger than NATS takes (max_payload)") from None
         except (errors.Error, OSError) as error:
@@ -168,7 +168,7 @@ class NatsLink:
         try:
             answer = await self._request(subject, payload, None if headers is None else dict(headers))
         except Unavailable as error:
-            if self.connected or not self._unanswered:  # otherwise the client has told why there is no connection
+            if self.connected or not self._unanswered:  # otherwise keep the reason from the client
                 self._unanswered = str(error)
             raise
         self._unanswered = ""
@@ -176,9 +176,9 @@ class NatsLink:
 
     async def _request(self, subject: str, payload: bytes, headers: dict[str, str] | None) -> Msg:
         try:
-            return await self._there().request(subject, payload, self.timeout, headers=headers)
+            return await self._connected_client().request(subject, payload, self.timeout, headers=headers)
         except errors.NoRespondersError:
-            raise Unavailable("JetStream is not there, or has no leader") from None
+            raise Unavailable("JetStream is not available or has no leader") from None
         except errors.OutboundBufferLimitError:
             raise Unavailable("NATS does not answer") from None
         except errors.MaxPayloadError:
@@ -189,7 +189,7 @@ class NatsLink:
     # --- JetStream ----------------------------------------------------------------------------------------------------
 
     async def publish(self, subject: str, payload: bytes, headers: Headers) -> int:
-        """The sequence under which it is stored. Raises `ApiError` too."""
+        """Store a message. Returns its sequence. Raises `ApiError` too."""
         try:
             sequence: int = self._checked(await self.request(subject, payload, headers))["seq"]
         except (Unavailable, ApiError):
@@ -206,13 +206,13 @@ class NatsLink:
         answer = msgspec.json.decode(message.data)
         if error := answer.get("error"):
             refused = ApiError(error.get("err_code", 0), error.get("description", "refused"))
-            if error.get("code") == NOT_NOW:
+            if error.get("code") == NO_QUORUM:
                 self._unanswered = str(refused)
             raise refused
         return answer
 
     async def last(self, jet: str, subject: str) -> Stored | None:
-        """The last message of a subject, from the leader: whoever follows it may be behind."""
+        """The last message of a subject, from the leader. Followers may lag behind."""
         return await self._get(jet, {"last_by_subj": subject})
 
     async def at(self, jet: str, sequence: int) -> Stored | None:
@@ -232,8 +232,8 @@ class NatsLink:
         return Stored(message["subject"], message["seq"], b64decode(message.get("data", "")))
 
     async def read(self, jet: str, sequence: int, subject: str, most: int, max_bytes: int = 0) -> tuple[list[Stored], bool]:
-        """Messages of a subject from a sequence on, at most `most` and so many bytes, from any server that has them; whether
-        there are more."""
+        """Messages of a subject from a sequence on, at most `most` and `max_bytes`, from any server; and whether there are
+        more."""
         self._requests += 1
         key = str(self._requests)
         queue = self._collecting[key] = asyncio.Queue()
@@ -241,7 +241,7 @@ class NatsLink:
         question = msgspec.json.encode({"seq": sequence, "batch": most, "next_by_subj": subject, **bound})
         found: list[Stored] = []
         try:
-            await self._there().publish(f"$JS.API.DIRECT.GET.{jet}", question, reply=f"{self._inbox}.{key}")
+            await self._connected_client().publish(f"$JS.API.DIRECT.GET.{jet}", question, reply=f"{self._inbox}.{key}")
             while True:
                 message = await asyncio.wait_for(queue.get(), self.timeout)
                 headers = message.headers or {}
@@ -256,28 +256,28 @@ class NatsLink:
             del self._collecting[key]
 
     async def ask_all(self, subject: str, enough: Callable[[list[bytes]], bool], seconds: float) -> list[bytes]:
-        """What those who listen to a subject say, until it is enough or the time is over. Raises `Unavailable`."""
+        """The answers of all subscribers of a subject, until they are enough or the time is over. Raises `Unavailable`."""
         self._requests += 1
         key = str(self._requests)
         queue = self._collecting[key] = asyncio.Queue()
-        said: list[bytes] = []
+        answers: list[bytes] = []
         try:
             async with asyncio.timeout(seconds):
-                while not enough(said):
-                    await self._there().publish(subject, b"", reply=f"{self._inbox}.{key}")
+                while not enough(answers):
+                    await self._connected_client().publish(subject, b"", reply=f"{self._inbox}.{key}")
                     with suppress(TimeoutError):
                         async with asyncio.timeout(ASK_AGAIN_SECONDS):
-                            while not enough(said):
+                            while not enough(answers):
                                 message = await queue.get()
-                                if message.data:  # otherwise it says that nobody listens
-                                    said.append(message.data)
+                                if message.data:  # empty without subscribers
+                                    answers.append(message.data)
         except TimeoutError:
             pass
         except (errors.Error, OSError) as error:
             raise Unavailable(f"NATS does not answer: {error}") from None
         finally:
             del self._collecting[key]
-        return said
+        return answers
 
     async def _collect(self, message: Msg) -> None:
         queue = self._collecting.get(message.subject.rpartition(".")[2])

@@ -1,6 +1,6 @@
 """The layout of a store in NATS: its options, and the names of JetStream streams and subjects.
 
-Invariant: a name of ours is one token of a subject, whatever characters it has, and two names never share a token.
+Invariant: any name becomes one token of a subject, and two names never share a token.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from ropewalk.adapters.backends.nats.link import NatsLink
 
-LONGEST = 180
-"""Bytes of a name that stand in a subject as they are. A control line of NATS has 4096 bytes at the most."""
+MAX_PLAIN_BYTES = 180
+"""Longer names are hashed. A control line of NATS has at most 4096 bytes."""
 
 HASHED = "="
-"""Begins the token of a longer name: no character of base64url, so that it cannot be that of a short one."""
+"""First character of the token of a longer name. It is not in base64url, so tokens of short names never have it."""
 
 
 class NatsOptions(Struct, frozen=True):
@@ -22,11 +22,11 @@ class NatsOptions(Struct, frozen=True):
 
     Args:
         prefix: of all subjects and JetStream streams.
-        shards: of a new store; later nodes take the number that they find.
+        shards: number of shards of a new store; an existing store keeps its number.
         replicas: of every JetStream stream.
-        count_seconds: how often what is kept is counted for metrics.
+        count_seconds: interval between counts for the metrics.
         timeout: of a request.
-        patience: how long an append without an answer is tried: longer than most elections of a leader.
+        retry_seconds: how long an unanswered append is retried; longer than most leader elections.
         link_type: of the connection.
     """
 
@@ -35,14 +35,14 @@ class NatsOptions(Struct, frozen=True):
     replicas: int = 1
     count_seconds: float = 15.0
     timeout: float = 2.0
-    patience: float = 8.0
+    retry_seconds: float = 8.0
     link_type: type[NatsLink] = NatsLink
 
 
 def token(name: str) -> str:
-    """base64url of the name without padding; of a longer one its SHA-256. An empty name has a token too."""
+    """base64url without padding of the name, or of its SHA-256 if it is long. An empty name has a token too."""
     raw = name.encode(errors="surrogatepass")
-    if len(raw) > LONGEST:
+    if len(raw) > MAX_PLAIN_BYTES:
         return HASHED + _base64(sha256(raw).digest())
     return _base64(raw) or HASHED
 
@@ -52,8 +52,8 @@ def pair_token(first: str, second: str) -> str:
     return token(f"{len(first)} {first}{second}")
 
 
-def name_of(token_: str) -> str | None:
-    """The name behind a token; None where only its hash is known."""
+def decode_token(token_: str) -> str | None:
+    """The name of a token; None if the token is a hash."""
     if token_ == HASHED:
         return ""
     if token_.startswith(HASHED):
@@ -66,14 +66,14 @@ def _base64(raw: bytes) -> str:
 
 
 class ShardNames:
-    """Of one shard. `generation` counts how often its end was lost; only the subjects of messages have it, so that writers who
-    do not know of the loss are refused, while idempotency keys that survived are still known."""
+    """The names of one shard. `generation` changes when messages were lost. Only subjects of messages contain it: writers with
+    an old generation are rejected, while surviving idempotency keys stay valid."""
 
     def __init__(self, prefix: str, shard: int) -> None:
         self.jet = f"{prefix.upper()}_{shard}"
         self.ingest = f"{prefix}.i.{shard}"
         self.any_stream = f"{self.ingest}.*.s.*"
-        self.witnesses = f"{prefix}.w.{shard}"
+        self.tip_requests = f"{prefix}.w.{shard}"
         self._out = f"{prefix}.o.{shard}"
 
     def subjects(self, generation: int) -> list[str]:
@@ -97,14 +97,14 @@ class ShardNames:
 
     @property
     def probe(self) -> str:
-        """Of messages that only show that they can be stored. No name has this token."""
+        """The subject of probe messages. No name has this token."""
         return f"{self.ingest}.p.-"
 
     def producer(self, name: str) -> str:
         return f"{self.ingest}.p.{token(name)}"
 
     def live(self, stream: str) -> str:
-        """Where messages of a stream are republished, whatever the generation."""
+        """Where messages of a stream are republished in any generation."""
         return f"{self._out}.*.s.{token(stream)}"
 
     def live_in(self, generation: int, stream: str) -> str:

@@ -1,7 +1,6 @@
-"""Plans which positions a group of appends gets in one shard, and the messages that would register them.
+"""Plans the positions of a group of appends in one shard, and the messages that would register them.
 
-Invariant: a plan changes nothing. It is stored as a whole or in pieces that do not depend on each other, and made anew when
-somebody else was faster.
+Invariant: a plan has no effect until it is stored, as a whole or in independent pieces. A write conflict needs a new plan.
 """
 
 import asyncio
@@ -18,22 +17,22 @@ from ropewalk.model.errors import PartitionChanged, Unavailable
 from ropewalk.model.messages import Position, Publication, Receipt
 
 POSITIONS = 64
-"""Positions that are kept of one producer in one shard, so that a repetition of the latest gets an exact answer."""
+"""Positions kept per producer and shard, so that a retry of a recent publication gets its exact position."""
 
 FORGOTTEN = Position("", 0)
-"""Where something was registered whose position nobody remembers."""
+"""The position of a publication that was registered too long ago to be kept."""
 
 
 class Marker(Struct, frozen=True, array_like=True):
-    """A uid that is registered. `until`: when it is forgotten."""
+    """A registered uid. `until`: its expiry."""
 
     epoch: str
     offset: int
     until: float
 
 
-class Line(Struct, frozen=True, array_like=True):
-    """How far a producer has come in a shard, and where its latest sequences are."""
+class ProducerState(Struct, frozen=True, array_like=True):
+    """The last sequence of a producer in a shard, and the positions of its latest publications."""
 
     last: int = -1
     positions: tuple[tuple[int, str, int], ...] = ()
@@ -43,17 +42,17 @@ class Line(Struct, frozen=True, array_like=True):
             return None
         return next((Position(epoch, offset) for number, epoch, offset in self.positions if number == sequence), FORGOTTEN)
 
-    def with_(self, sequence: int, position: Position) -> "Line":
-        return Line(sequence, (*self.positions, (sequence, position.epoch, position.offset))[-POSITIONS:])
+    def adding(self, sequence: int, position: Position) -> "ProducerState":
+        return ProducerState(sequence, (*self.positions, (sequence, position.epoch, position.offset))[-POSITIONS:])
 
 
 Known = tuple[int, Marker | None]
-"""Of a uid: the sequence of its marker, 0 for none, and what is in it."""
+"""A marker and its JetStream sequence, 0 for none."""
 
 
 class PendingAppend:
-    """One append on its way, or the part of it that belongs to one shard. `apart`: it can be stored by itself. `loose`: what of
-    it is in no run, because nothing of its stream is registered."""
+    """An append, or the part of it in one shard. `apart`: it can be stored separately. `loose`: its transient publications to
+    streams without other publications; they are in no run."""
 
     __slots__ = ("answer", "apart", "entered", "loose", "named", "publications", "receipts", "size", "streams")
 
@@ -65,9 +64,9 @@ class PendingAppend:
         self.entered = loop.time()
         self.answer: asyncio.Future[list[Receipt]] = loop.create_future()
         self.streams: set[str] = set()
-        self.size, self.named, keyed = 0, False, False  # `named`: some say which partition key they want
+        self.size, self.named, keyed = 0, False, False  # `named`: some have a partition key
         for publication in publications:
-            self.size += runs.size_of(publication)
+            self.size += runs.estimate_size(publication)
             if not publication.transient:
                 self.streams.add(publication.stream)
                 if publication.uid or publication.producer:
@@ -77,7 +76,7 @@ class PendingAppend:
         self.apart = not keyed and len(self.streams) == 1
 
     def conclude(self) -> None:
-        if not self.answer.done():  # a publisher may have gone away meanwhile
+        if not self.answer.done():  # a publisher may have been cancelled
             self.answer.set_result(self.receipts)
 
     def fail(self, error: Exception) -> None:
@@ -86,7 +85,7 @@ class PendingAppend:
 
     @property
     def unavailable(self) -> bool:
-        """Whether it has failed because NATS could not register it."""
+        """Whether it has failed because NATS was unavailable."""
         answer = self.answer
         return answer.done() and not answer.cancelled() and isinstance(answer.exception(), Unavailable)
 
@@ -107,28 +106,28 @@ class _Draft:
         self.items: list[runs.Item] = []
 
     def add(self, publication: Publication) -> Position:
-        self.items.append(runs.item_of(publication))
+        self.items.append(runs.build_item(publication))
         self.count += 1
         return Position(self.epoch, self.first + self.count - 1)
 
     def is_displaced_by(self, run: runs.Run) -> bool:
-        """Whether the next run of the stream that is stored has its place. One that comes later says nothing: those before it
-        may be trimmed already."""
+        """Whether `run`, the next stored one of the stream, took its place. A run at a later offset proves nothing: the runs
+        before it may be trimmed."""
         return run.id != self.id and (run.first <= self.first if run.epoch == self.epoch else run.first == 1)
 
 
 class AppendPiece:
-    """Messages that are stored together, and the appends that are done with them."""
+    """Messages that are stored together, and the appends they complete."""
 
     def __init__(self, appends: list[PendingAppend], drafts: Mapping[str, _Draft]) -> None:
         self.appends = appends
         self.drafts = drafts
         self.uids: dict[tuple[str, str], Marker] = {}
-        self.producers: dict[str, Line] = {}
+        self.producers: dict[str, ProducerState] = {}
         self.writes: list[JetWrite] = []
 
     def tips(self, last_sequence: int) -> dict[str, StreamEnd]:
-        """The runs stand at the end of what is written."""
+        """The new tips. The runs are the last of the writes."""
         begin = last_sequence - len(self.drafts) + 1
         return {
             stream: StreamEnd(sequence, draft.epoch, draft.first + draft.count - 1, draft.timestamp, draft.partition_key)
@@ -140,34 +139,34 @@ class AppendPiece:
         return list(self.drafts.values())[-1].id
 
 
-class Memory(Struct):
-    """What a node knows of a shard beside the tips: uids and producers, as far as they matter now."""
+class KnownKeys(Struct):
+    """The uids and producers of a shard that the current group needs."""
 
     uids: dict[tuple[str, str], Known]
-    producers: dict[str, tuple[int, Line]]
+    producers: dict[str, tuple[int, ProducerState]]
 
 
 class ShardPlan:
-    def __init__(self, shard: JetShard, memory: Memory, now: float, dedup_ttl: float, forget: Callable[[str], float]) -> None:
+    def __init__(self, shard: JetShard, known: KnownKeys, now: float, dedup_ttl: float, forget: Callable[[str], float]) -> None:
         self._shard = shard
-        self._memory = memory
+        self._known = known
         self._now = now
         self._dedup_ttl = dedup_ttl
         self._forget = forget
         self._drafts: dict[str, _Draft] = {}
-        self._keys: dict[str, str] = {}  # partition keys, as far as they were given here
+        self._keys: dict[str, str] = {}  # partition keys, as far as this plan needs them
         self._uids: dict[tuple[str, str], Marker] = {}
-        self._producers: dict[str, Line] = {}
-        self._leading: dict[str, list[Publication]] = {}  # transient ones before the first that is kept
+        self._producers: dict[str, ProducerState] = {}
+        self._leading: dict[str, list[Publication]] = {}  # transient publications before the first one with a position
         self._appends: list[PendingAppend] = []
 
     def current(self, stream: str) -> StreamEnd:
-        """The tip of a stream; none when it was forgotten because nobody published to it for long."""
+        """The tip of a stream; none if the stream was idle for so long that it has expired."""
         tip = self._shard.tips.get(stream, NO_TIP)
         return tip if tip.timestamp + self._forget(stream) > self._now else NO_TIP
 
     def add(self, append: PendingAppend) -> None:
-        """Raises PartitionChanged, and then nothing of it is planned."""
+        """Raises PartitionChanged; then the plan is unchanged."""
         if append.named:
             self._keys.update(check_partition_keys(append.publications, self.current, self._keys))
         append.receipts = [
@@ -182,12 +181,12 @@ class ShardPlan:
         self._appends.append(append)
 
     def _pass(self, publication: Publication, append: PendingAppend) -> Receipt:
-        """A transient one keeps its place in the run of its stream, if its append has something there."""
+        """A transient publication keeps its place in the run, if its append registers anything in the stream."""
         draft = self._drafts.get(publication.stream)
         if draft is None or publication.stream not in append.streams:
             self._leading.setdefault(publication.stream, []).append(publication)
         else:
-            draft.items.append(runs.item_of(publication))
+            draft.items.append(runs.build_item(publication))
         return Receipt(publication.stream, "", 0)
 
     def _register(self, publication: Publication) -> Receipt:
@@ -198,22 +197,25 @@ class ShardPlan:
         if publication.uid:
             self._uids[stream, publication.uid] = Marker(position.epoch, position.offset, self._now + self._dedup_ttl)
         if publication.producer:
-            line = self._line(publication.producer)
-            self._producers[publication.producer] = line.with_(publication.sequence, position)
+            state = self._producer_state(publication.producer)
+            self._producers[publication.producer] = state.adding(publication.sequence, position)
         return Receipt(stream, position.epoch, position.offset)
 
     def _first(self, publication: Publication) -> Position | None:
-        """Where it was registered before."""
-        if publication.producer and (found := self._line(publication.producer).find(publication.sequence)) is not None:
+        """The position of an earlier registration."""
+        if (
+            publication.producer
+            and (found := self._producer_state(publication.producer).find(publication.sequence)) is not None
+        ):
             return found
         if not publication.uid:
             return None
         key = publication.stream, publication.uid
-        marker = self._uids.get(key) or self._memory.uids.get(key, (0, None))[1]
+        marker = self._uids.get(key) or self._known.uids.get(key, (0, None))[1]
         return Position(marker.epoch, marker.offset) if marker is not None and self._now < marker.until else None
 
-    def _line(self, producer: str) -> Line:
-        return self._producers.get(producer) or self._memory.producers[producer][1]
+    def _producer_state(self, producer: str) -> ProducerState:
+        return self._producers.get(producer) or self._known.producers[producer][1]
 
     def _draft(self, stream: str) -> _Draft:
         draft = self._drafts.get(stream)
@@ -221,14 +223,14 @@ class ShardPlan:
             tip, current = self._shard.tips.get(stream, NO_TIP), self.current(stream)
             key = self._keys.setdefault(stream, current.partition_key or stream)
             draft = self._drafts[stream] = _Draft(tip, current, self._now, "" if key == stream else key)
-            draft.items = [runs.item_of(publication) for publication in self._leading.pop(stream, ())]
+            draft.items = [runs.build_item(publication) for publication in self._leading.pop(stream, ())]
         return draft
 
-    # --- what is written ----------------------------------------------------------------------------------------------
+    # --- writes -------------------------------------------------------------------------------------------------------
 
     def pieces(self) -> list[AppendPiece]:
-        """Appends of several streams, or with keys, are stored in one piece with all that shares a stream with them; what is
-        left is one message a stream."""
+        """Appends to several streams or with idempotency keys, and all appends that share a stream with them, form one piece.
+        Each other stream is one message."""
         tied = {stream for append in self._appends if not append.apart for stream in append.streams}
         together = AppendPiece([], {stream: draft for stream, draft in self._drafts.items() if stream in tied})
         together.uids, together.producers = self._uids, self._producers
@@ -242,14 +244,14 @@ class ShardPlan:
         return pieces
 
     def _writes(self, piece: AppendPiece) -> list[JetWrite]:
-        names, known = self._shard.names, self._memory
+        names, known = self._shard.names, self._known
         writes = [
             JetWrite(names.uid(*key), msgspec.msgpack.encode(marker), known.uids.get(key, (0, None))[0], self._dedup_ttl)
             for key, marker in piece.uids.items()
         ]
         writes += [
-            JetWrite(names.producer(producer), msgspec.msgpack.encode(line), known.producers[producer][0])
-            for producer, line in piece.producers.items()
+            JetWrite(names.producer(producer), msgspec.msgpack.encode(state), known.producers[producer][0])
+            for producer, state in piece.producers.items()
         ]
         for stream, draft in piece.drafts.items():
             body = runs.Run(
@@ -269,8 +271,8 @@ class ShardPlan:
 def check_partition_keys(
     publications: Sequence[Publication], tip: Callable[[str], StreamEnd], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """The partition keys of the streams of an append. Raises PartitionChanged unless each is given the one that it has, or
-    none."""
+    """The partition keys of the streams of an append. Raises PartitionChanged if a publication has a different key than its
+    stream."""
     seen: dict[str, str] = {}
     for publication in publications:
         if publication.transient:

@@ -1,7 +1,7 @@
-"""Implements `ports.PresenceStore`: one record a member, with the sids that hold it.
+"""Implements `ports.PresenceStore`: one record per member, with the sids that hold it.
 
-Invariant: what is told of joins and leaves follows from how the copy of the records changes. So every node tells its own
-listeners, whoever made the change, and a node that was cut off tells what it missed.
+Invariant: joins and leaves are derived from changes of the copy of the records. So every node notifies its own listeners of
+changes by any node, and a node that was cut off catches up.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ EXPIRED_AT_ONCE = 200
 
 T = TypeVar("T")
 Hold = tuple[str, float | None]
-"""The node of a sid, and when it ends if its connection is gone."""
+"""The node of a sid, and its deadline if it is disconnected."""
 
 
-MAX_SAID = 8
-"""Sids of a seat of which is known what they said: the first and the last few, so that a record stays small."""
+MAX_INFOS = 8
+"""Infos kept per seat, the first and the newest ones, so that a record stays small."""
 
 
 class Seat(Struct, frozen=True):
-    """`said`: what sids say of the member, in the order of their joins. The last of it is shown."""
+    """A member and the sids that hold it. `said`: their infos in the order of their joins. The last one is shown."""
 
     stream: str
     member: Member
@@ -44,7 +44,7 @@ class Seat(Struct, frozen=True):
 
     def join(self, sid: str, hold: Hold, info: bytes) -> "Seat":
         said = {other: before for other, before in self.said.items() if other != sid}
-        if len(said) >= MAX_SAID:
+        if len(said) >= MAX_INFOS:
             del said[list(said)[1]]
         return replace(self, member=Member(self.member.id, info), sids={**self.sids, sid: hold}, said={**said, sid: info})
 
@@ -69,15 +69,15 @@ class NatsPresence:
         node: str,
         clock: Clock,
         limits: StoreLimits,
-        tell: Callable[[Sequence[PresenceEvent]], None],
+        on_events: Callable[[Sequence[PresenceEvent]], None],
     ) -> None:
         self._table = table
         self._node = node
         self._clock = clock
         self._ttl = limits.presence_ttl
         self._max_members = limits.max_members
-        self._tell = tell
-        # A member's changes are made one after another here, so that only other nodes can be in the way.
+        self._on_events = on_events
+        # Changes of a member on this node are serialized, so that only other nodes cause conflicts.
         self._turns = [asyncio.Lock() for _ in range(TURNS)]
         self.clear()
 
@@ -86,7 +86,7 @@ class NatsPresence:
         self._roster = Roster(NO_LIMIT)
         self._held: dict[str, set[str]] = {}  # sid → keys
         self._deadlines = Expiry()
-        self._of_node: dict[str, set[tuple[str, str]]] = {}  # keys and sids whose connection is there
+        self._of_node: dict[str, set[tuple[str, str]]] = {}  # keys and sids that are connected there
 
     def _turn(self, key: str) -> asyncio.Lock:
         return self._turns[hash(key) % TURNS]
@@ -119,9 +119,9 @@ class NatsPresence:
             if due := [deadline for _, deadline in after.sids.values() if deadline is not None]:
                 self._deadlines.set(applied.key, min(due))
         if before and after:
-            events = []  # it is there as before; only who holds it has changed
+            events = []  # still present; only its sids have changed
         if events and applied.fresh:
-            self._tell(events)
+            self._on_events(events)
 
     def _leave(self, before: Seat) -> list[PresenceEvent]:
         return [event for sid in before.sids for event in self._roster.leave(before.stream, sid)]
@@ -145,11 +145,10 @@ class NatsPresence:
                     self._check_room(stream, freed=bool(events))
                     events.append(PresenceEvent("join", stream, member))
                 seat = seat or Seat(stream, member, {})
-                # Also where nothing changes: a node that has not heard yet that this one has a new lease is refused from now on
-                # when it ends what was held under the one before.
+                # Written even if nothing changes: a node that still ends the seats of this node's former lease gets a conflict.
                 return [*changes, _change(key, seat.join(sid, (self._node, None), member.info))]
 
-            await self._table.settle(decide)
+            await self._table.update(decide)
             return events
 
     def _check_room(self, stream: str, freed: bool) -> None:
@@ -165,7 +164,7 @@ class NatsPresence:
             keys = [key for key in self._held.get(sid, ()) if self._seats[key].stream == stream]
             return [change for key in keys for change in self._without(key, sid, events)]
 
-        await self._table.settle(decide)
+        await self._table.update(decide)
         return events
 
     async def detach(self, sid: str, ttl: float) -> None:
@@ -173,7 +172,7 @@ class NatsPresence:
         await self._hold(lambda key, seat: {sid: (seat.sids[sid][0], self._clock() + ttl)}, sid)
 
     async def _hold(self, holds: Callable[[str, Seat], dict[str, Hold]], sid: str) -> None:
-        """Change how a sid holds what it holds."""
+        """Change how a sid holds its seats."""
         for key in sorted(self._held.get(sid, ())):
 
             def decide(key: str = key) -> Sequence[Change]:
@@ -182,11 +181,11 @@ class NatsPresence:
                     return ()
                 return [_change(key, replace(seat, sids={**seat.sids, **holds(key, seat)}))]
 
-            await self._settle(key, decide)
+            await self._update(key, decide)
 
-    async def _settle(self, key: str, decide: Callable[[], Sequence[Change]]) -> None:
+    async def _update(self, key: str, decide: Callable[[], Sequence[Change]]) -> None:
         async with self._turn(key):
-            await self._table.settle(decide)
+            await self._table.update(decide)
 
     async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
         await self._table.catch_up()
@@ -199,12 +198,12 @@ class NatsPresence:
                 adopted = self._adopted(seat, old_sid, new_sid)
                 return [] if adopted == seat else [_change(key, adopted)]
 
-            await self._settle(key, decide)
+            await self._update(key, decide)
         held = [self._seats[key] for key in self._held.get(new_sid, ())]
         return {seat.stream: Member(seat.member.id, seat.said.get(new_sid, seat.member.info)) for seat in held}
 
     def _adopted(self, seat: Seat, old_sid: str, new_sid: str) -> Seat:
-        """Where the new sid is another member already it stays so; what the old one held there ends."""
+        """If the new sid is already another member of the stream, it stays so, and the seat of the old sid expires."""
         others = {self._seats[key].stream for key in self._held.get(new_sid, ()) if new_sid not in seat.sids}
         if seat.stream in others:
             return replace(seat, sids={**seat.sids, old_sid: (seat.sids[old_sid][0], 0.0)})
@@ -218,7 +217,7 @@ class NatsPresence:
 
     async def expire(self) -> list[PresenceEvent]:
         now = self._clock()
-        told: list[PresenceEvent] = []
+        expired: list[PresenceEvent] = []
         for key in self._deadlines.due(now, EXPIRED_AT_ONCE):
             events: list[PresenceEvent] = []
 
@@ -229,13 +228,13 @@ class NatsPresence:
                 return self._without_all(key, over, events) if over else ()
 
             try:
-                await self._settle(key, decide)
+                await self._update(key, decide)
             except BaseException:
                 if key in self._seats:
                     self._deadlines.set(key, now)
                 raise
-            told += events
-        return told
+            expired += events
+        return expired
 
     async def members(self, stream: str, after: str, limit: int) -> PresencePage:
         await self._table.catch_up()
@@ -245,7 +244,7 @@ class NatsPresence:
         await self.leave_behind(node, lives)
 
     async def leave_behind(self, node: str, lives: Callable[[], bool], grace: float = 0.0) -> None:
-        """What the sids of a node hold ends after `grace` and the presence TTL, unless the node `lives` again by then."""
+        """The seats of a node expire after `grace` and the presence TTL, unless the node `lives` again."""
         deadline = self._clock() + grace + self._ttl
         for key, sid in sorted(self._of_node.get(node, ())):
 
@@ -255,7 +254,7 @@ class NatsPresence:
                     return ()
                 return [_change(key, replace(seat, sids={**seat.sids, sid: (node, deadline)}))]
 
-            await self._settle(key, decide)
+            await self._update(key, decide)
 
     # --- changes ------------------------------------------------------------------------------------------------------
 

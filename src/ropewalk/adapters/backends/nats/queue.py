@@ -1,7 +1,7 @@
-"""Implements `ports.RecordQueue`: a JetStream stream into which NATS copies what the shards register, and nodes add rows.
+"""Implements `ports.RecordQueue`: a JetStream stream into which NATS copies the runs of the shards, and nodes add rows.
 
-Invariant: who records, and how far it has come, is one record of the cluster. So nobody whose claim is over removes anything.
-Whatever was registered before a read is waited for: NATS copies a moment later.
+Invariant: the recorder and its progress are one record of the cluster, so a node whose claim has expired cannot remove rows.
+NATS copies with a delay; a read waits for everything registered before it.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ logger = logging.getLogger("ropewalk.nats")
 
 KEY = "q.recorder"
 MAX_QUEUE_BYTES = 1024 * 1024 * 1024
-"""Past that the oldest messages go. NATS wants as much room on its disk from the beginning."""
+"""Above it the oldest messages are dropped. NATS reserves the disk space at creation."""
 
 READ_AT_ONCE = 256
 COPY_SECONDS = 2.0
 LOOK_AGAIN_SECONDS = 0.005
 ASK_SECONDS = 0.5
-"""A queue that was empty is taken to be complete for so long: an idle recorder must not ask every shard all the time."""
+"""How long an empty queue counts as complete, so that an idle recorder does not query every shard all the time."""
 
 ROWS_IN_MESSAGE = 200
 
 
 class RecorderClaim(Struct, frozen=True):
-    """Who records, for how long from when this is seen, and what is recorded: all messages up to `sequence`, and the first
-    `rows` rows of the next one."""
+    """The recorder, the TTL of its claim from the receipt of this record on, and its progress: all messages up to `sequence`
+    and the first `rows` rows of the next one are recorded."""
 
     node: str
     ttl: float
@@ -68,8 +68,8 @@ class NatsRecordQueue:
         self._adding = asyncio.Lock()
         self._rows = self._dropped = self._counted_at = 0
         self._empty_at = -ASK_SECONDS
-        self._read: dict[str, str] = {}  # by shard, the id of the last run that was read here
-        self._copied: dict[str, int] = {}  # by JetStream stream, up to where the queue has it
+        self._read: dict[str, str] = {}  # by shard: the id of the last run read here
+        self._copied: dict[str, int] = {}  # by JetStream stream: the last sequence that is in the queue
         self.clear()
 
     def clear(self) -> None:
@@ -98,17 +98,17 @@ class NatsRecordQueue:
             reached = (0, 0) if current is None else (current.sequence, current.rows)
             return [_change(RecorderClaim(self._node, ttl, *reached))]
 
-        await self._table.settle(decide)
+        await self._table.update(decide)
         return granted[0]
 
     async def _ensure(self) -> None:
-        """From now on what is registered is copied. A queue that is there already goes on where it is."""
+        """Create the queue if it is missing. It copies from then on."""
         found = await jets.info(self._link, self._jet)
         if found is None:
             found = await self._make()
             if self._recorder is not None:
-                logger.error("NATS has lost what was waiting to be recorded")
-                await self._table.settle(lambda: [_change(RecorderClaim(self._node, 0.0))])
+                logger.error("NATS has lost the record queue")
+                await self._table.update(lambda: [_change(RecorderClaim(self._node, 0.0))])
         for source in found["config"]["sources"]:
             self._copied.setdefault(source["name"], source.get("opt_start_seq", 1) - 1)
 
@@ -120,7 +120,7 @@ class NatsRecordQueue:
             start = {"opt_start_seq": state["last_seq"] + 1}
             sources.append({"name": shard.jet, "filter_subject": shard.names.any_stream, **start})
         if not sources:
-            raise Unavailable("the shards are not there yet")
+            raise Unavailable("the shards are not available yet")
         config = jets.config(self._jet, [self._subject], self._replicas, -1, sources=sources, max_bytes=MAX_QUEUE_BYTES)
         return await jets.ensure(self._link, {**config, "allow_atomic": False, "allow_msg_ttl": False})
 
@@ -156,8 +156,8 @@ class NatsRecordQueue:
         return found
 
     async def _wait_for_copies(self) -> None:
-        """Until the queue has the last message of each shard. One that does not come, because it was recorded and removed
-        before this node began, holds nobody up for long, and once only."""
+        """Returns once the queue has the last message of each shard. If that was recorded and removed before this node started,
+        the wait ends with a timeout, once."""
         deadline = asyncio.get_running_loop().time() + COPY_SECONDS
         for shard in self._shards():
             last = await self._link.last(shard.jet, shard.names.any_stream)
@@ -186,12 +186,12 @@ class NatsRecordQueue:
                 return ()
             return [_change(replace(current, sequence=sequence, rows=rows))]
 
-        if await self._table.settle(decide):
+        if await self._table.update(decide):
             await self._purge(sequence)
         return granted[0]
 
     async def _purge(self, sequence: int) -> None:
-        """What is recorded need not be kept. If it is, because this fails, the next time will do."""
+        """Delete recorded messages. After a failure the next purge deletes them."""
         try:
             await self._link.api(f"STREAM.PURGE.{self._jet}", {"seq": sequence + 1})
         except (ApiError, Unavailable) as error:
@@ -214,8 +214,8 @@ def _change(recorder: RecorderClaim) -> Change:
 
 
 def _portion(messages: Sequence[Stored], recorder: RecorderClaim, limit: int) -> tuple[list[Row], int, int]:
-    """At most `limit` rows that are not recorded, and where they end: the last message that is in it as a whole, and how many
-    rows of the next one are."""
+    """At most `limit` unrecorded rows, and their end: the sequence of the last complete message, and the number of rows of the
+    next one."""
     found: list[Row] = []
     sequence, skipped = recorder.sequence, recorder.rows
     for message in messages:

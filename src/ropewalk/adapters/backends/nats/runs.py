@@ -1,6 +1,6 @@
-"""What one JetStream message of a stream holds: a run of publications that were registered together.
+"""The content of a JetStream message of a stream: a run of publications that were registered together.
 
-Invariant: the offsets of a run are `first`, `first` + 1 … in the order of its items; those that are transient have none.
+Invariant: the offsets of a run are `first`, `first` + 1 … in the order of its items. Transient items have no offset.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from msgspec import Struct
 from ropewalk.model.messages import Publication, Registered, message_fields
 
 ITEM_BYTES = 50
-"""What an item has beside its payload and its text."""
+"""Overhead of an item besides its payload and text."""
 
-MOST = 2**63 - 1
+MAX_INT64 = 2**63 - 1
 
 
 class Item(Struct, frozen=True, array_like=True, gc=False):
@@ -28,7 +28,7 @@ class Item(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Run(Struct, frozen=True, array_like=True):
-    """`partition_key` is "" where it is the stream's name. `id` is random: whoever got no answer finds by it what it sent."""
+    """`partition_key` is "" if it is the stream's name. `id` is random; after a timeout the writer looks for it."""
 
     stream: str
     epoch: str
@@ -44,7 +44,7 @@ class Run(Struct, frozen=True, array_like=True):
         return self.first + self.count - 1
 
     def messages(self, kept: bool = False) -> list[Registered]:
-        """As they are delivered; `kept`: without those that are not kept."""
+        """The messages in order. `kept`: without transient ones."""
         found, offset = [], self.first
         for item in self.items:
             if item.transient:
@@ -74,7 +74,7 @@ def decode(data: bytes) -> Run:
     return _decoder.decode(data)
 
 
-def item_of(publication: Publication) -> Item:
+def build_item(publication: Publication) -> Item:
     return Item(
         publication.payload,
         publication.exclude_socket,
@@ -87,19 +87,19 @@ def item_of(publication: Publication) -> Item:
     )
 
 
-def size_of(publication: Publication) -> int:
-    """Bytes that it takes of a run at the most, whatever characters its text has."""
+def estimate_size(publication: Publication) -> int:
+    """Upper bound of its bytes in a run, for any characters in its text."""
     text = len(publication.exclude_socket) + len(publication.broadcast_type) + len(publication.uid) + len(publication.producer)
     return len(publication.payload) + 4 * text + ITEM_BYTES
 
 
-def alone(publication: Publication) -> bytes:
-    """A run of nothing else, with numbers and random names as long as they get."""
-    run = Run(publication.stream, "e" * 8, MOST, 1, 1.0, publication.partition_key, "i" * 12, (item_of(publication),))
+def encode_alone(publication: Publication) -> bytes:
+    """The largest run that consists of this publication only."""
+    run = Run(publication.stream, "e" * 8, MAX_INT64, 1, 1.0, publication.partition_key, "i" * 12, (build_item(publication),))
     return encode(run)
 
 
 def transient_run(stream: str, messages: Sequence[Registered]) -> Run:
-    """Messages that are only delivered."""
+    """A run that is delivered and not stored."""
     items = tuple(Item(message.payload, message.exclude_socket, message.broadcast_type, transient=True) for message in messages)
     return Run(stream, "", 0, 0, messages[0].timestamp, "", "", items)

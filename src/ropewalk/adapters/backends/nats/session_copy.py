@@ -1,4 +1,4 @@
-"""What is known here of the sessions of the cluster: a copy of their records, with what is looked up in it."""
+"""This node's copy of the session records of the cluster, with its indexes."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,8 @@ from ropewalk.ports import Clock
 
 
 class SessionRecord(Struct, frozen=True):
-    """`deadline` is None while the session lives on `node`. `formers`: earlier sids that are still valid for it, because no
-    client may have heard of this one. `origin`: the sequence of the first record that it comes from, 0 for this one itself."""
+    """`deadline` is None while the session is live on `node`. `formers`: earlier sids that are still valid, because the client
+    may not have received this one. `origin`: the sequence of the first record of the session, 0 if it is this one."""
 
     sid: str
     node: str
@@ -28,7 +28,8 @@ class SessionRecord(Struct, frozen=True):
 
 
 class Gone(Struct, frozen=True, tag=True):
-    """`ended_by`: the node that removed it; "" if another session took it over. `order`: the request to its node."""
+    """Replaces the record of a removed session. `ended_by`: the node that removed it; "" if another session took it over.
+    `order`: the request to its node."""
 
     order: SessionTaken
     until: float
@@ -58,19 +59,19 @@ def order_key(node: str, sid: str) -> str:
     return f"o.{token(node)}.{token(sid)}"
 
 
-REMEMBERED = 60.0
-"""Seconds for which a sid is known to be gone, and an identity to be revoked. Longer than a write may be repeated."""
+REMEMBERED_SECONDS = 60.0
+"""How long `Gone` and `Revoked` records are kept, in seconds. Longer than any write is retried."""
 
 _entries = msgspec.msgpack.Decoder(Kept | Gone)
 
 
 class SessionCopy:
-    """`tell` hears of sessions of this `node` that others took."""
+    """Calls `on_taken` for live sessions of this `node` that another node took or revoked."""
 
-    def __init__(self, node: str, clock: Clock, tell: Callable[[SessionTaken], None]) -> None:
+    def __init__(self, node: str, clock: Clock, on_taken: Callable[[SessionTaken], None]) -> None:
         self._node = node
         self._clock = clock
-        self._tell = tell
+        self._on_taken = on_taken
         self.clear()
 
     def clear(self) -> None:
@@ -80,10 +81,10 @@ class SessionCopy:
         self.gone: dict[str, Gone] = {}
         self.revoked: dict[str, tuple[Revoked, int]] = {}  # by ids, with its sequence
         self.of_ids: dict[str, set[str]] = {}
-        self.of_node: dict[str, set[str]] = {}  # those that live there
-        self.orders: dict[str, dict[str, SessionTaken]] = {}  # by node: what it has not heard yet
+        self.of_node: dict[str, set[str]] = {}  # live sessions only
+        self.orders: dict[str, dict[str, SessionTaken]] = {}  # by node: those it has not acknowledged yet
         self.deadlines = Expiry()
-        self.kept = self.kept_bytes = 0  # of those whose connection is gone, and of some that are over
+        self.kept = self.kept_bytes = 0  # of disconnected sessions, including expired ones not yet removed
 
     def gauges(self) -> dict[str, float]:
         kept = [record for record in self.records.values() if record.deadline is not None and record.deadline > self._clock()]
@@ -92,7 +93,7 @@ class SessionCopy:
     def nodes(self) -> set[str]:
         return {node for node, sids in self.of_node.items() if sids}
 
-    # --- records come -------------------------------------------------------------------------------------------------
+    # --- received records ---------------------------------------------------------------------------------------------
 
     def apply(self, applied: Applied) -> None:
         entry = _entries.decode(applied.data)
@@ -139,14 +140,14 @@ class SessionCopy:
 
     def apply_order(self, applied: Applied) -> None:
         if not applied.data:
-            self._heard(applied.key)
+            self._remove_order(applied.key)
             return
-        told = msgspec.msgpack.decode(applied.data, type=TakenOrder)
-        self.orders.setdefault(told.node, {})[applied.key] = told.order
-        if told.node == self._node and applied.fresh:
-            self._tell(told.order)
+        taken = msgspec.msgpack.decode(applied.data, type=TakenOrder)
+        self.orders.setdefault(taken.node, {})[applied.key] = taken.order
+        if taken.node == self._node and applied.fresh:
+            self._on_taken(taken.order)
 
-    def _heard(self, key: str) -> None:
+    def _remove_order(self, key: str) -> None:
         for node, orders in list(self.orders.items()):
             if orders.pop(key, None) is not None and not orders:
                 del self.orders[node]
@@ -154,11 +155,11 @@ class SessionCopy:
     def forget_old(self) -> None:
         now = self._clock()
         self.gone = {sid: gone for sid, gone in self.gone.items() if gone.until > now}
-        self.revoked = {ids: at for ids, at in self.revoked.items() if at[0].when + REMEMBERED > now}
+        self.revoked = {ids: at for ids, at in self.revoked.items() if at[0].when + REMEMBERED_SECONDS > now}
 
-    # --- what follows from them ---------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
-    def untold(self, node: str) -> list[SessionTaken]:
+    def pending_orders(self, node: str) -> list[SessionTaken]:
         return list(self.orders.get(node, {}).values())
 
     def takeable(self, sid: str) -> SessionRecord | None:
@@ -177,18 +178,18 @@ class SessionCopy:
         return record.origin or self.sequences.get(record.sid, 0)
 
     def of_revoked(self, ids: str) -> list[str]:
-        """The sessions of this identity that were there when it was revoked."""
+        """The sessions of this identity that existed when it was revoked."""
         return [sid for sid in sorted(self.of_ids.get(ids, ())) if self.is_revoked(self.records[sid])]
 
     def is_revoked(self, record: SessionRecord) -> bool:
-        """Whether an order came after it, or what it comes from, was written."""
+        """Whether its identity was revoked after the session began."""
         return self.revocation(record) is not None
 
     def revocation(self, record: SessionRecord) -> Revoked | None:
         revoked, sequence = self.revoked.get(record.ids, (None, 0))
         return revoked if self.origin(record) < sequence else None
 
-    def revocation_of(self, ids: str, began: float) -> Revoked | None:
-        """The order for a session that began then."""
+    def find_revocation(self, ids: str, began: float) -> Revoked | None:
+        """The revocation that covers a session begun at `began`."""
         revoked, _ = self.revoked.get(ids, (None, 0))
         return revoked if revoked is not None and began <= revoked.when else None

@@ -1,7 +1,7 @@
-"""One shard: its JetStream stream, its generation, and how far its streams have come.
+"""One shard: its JetStream stream, its generation, and the tips of its streams.
 
-Invariant: a position is never given twice. What a node knows of the end of a shard is compared with what NATS has whenever that
-may have changed; if some of it was lost, a new generation begins, in which every stream has a new epoch.
+Invariant: a position is never assigned twice. Whenever NATS may have lost messages, the node compares the newest message it has
+seen with the state of NATS. If messages were lost, it begins a new generation with new epochs.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from ropewalk.model.errors import Unavailable
 
 logger = logging.getLogger("ropewalk.nats")
 
-REMEMBERED = 20_000
-"""Streams of a shard whose tip a node remembers. One beyond that costs a question."""
+MAX_TIPS = 20_000
+"""Cached tips per shard. A cache miss costs one request."""
 
 
 class StreamEnd(Struct, frozen=True):
-    """`sequence`: of the JetStream message that has it; 0: the stream was never heard of."""
+    """The tip of a stream. `sequence`: of the JetStream message that contains it; 0 if there is none."""
 
     sequence: int = 0
     epoch: str = ""
@@ -36,14 +36,14 @@ class StreamEnd(Struct, frozen=True):
 NO_TIP = StreamEnd()
 
 
-def tip_of(stored: Stored) -> StreamEnd:
+def decode_tip(stored: Stored) -> StreamEnd:
     run = runs.decode(stored.data)
     return StreamEnd(stored.seq, run.epoch, run.tip, run.timestamp, run.partition_key)
 
 
 class ShardEnd(Struct, frozen=True, array_like=True):
-    """What a node knows of the end of a shard: which one it is, the highest sequence it has seen there, and the id of the run
-    that it has."""
+    """The newest message that a node has seen in a shard: the creation time and generation of the shard, and the message's
+    sequence and run id."""
 
     created: str = ""
     generation: int = 1
@@ -52,24 +52,24 @@ class ShardEnd(Struct, frozen=True, array_like=True):
 
 
 class JetShard:
-    """`witnesses` asks the other nodes what they have seen of it."""
+    """`peer_tips` requests the newest messages that other nodes have seen."""
 
     def __init__(
         self,
         link: NatsLink,
         names: ShardNames,
         replicas: int,
-        most_runs: Callable[[], int],
-        witnesses: "Callable[[JetShard], Awaitable[list[ShardEnd]]]",
+        max_runs: Callable[[], int],
+        peer_tips: "Callable[[JetShard], Awaitable[list[ShardEnd]]]",
     ) -> None:
         self.link = link
         self.names = names
         self._replicas = replicas
-        self._most_runs = most_runs
-        self._peer_tips = witnesses
+        self._max_runs = max_runs
+        self._peer_tips = peer_tips
         self.seen = ShardEnd()
-        self._doubts, self._verified = 1, 0
-        self.lives = 0  # how often it began anew
+        self._version, self._verified_version = 1, 0
+        self.incarnation = 0  # how often the shard was replaced or began a new generation
         self.tips: OrderedDict[str, StreamEnd] = OrderedDict()
         self._checking: asyncio.Lock = asyncio.Lock()
 
@@ -87,7 +87,7 @@ class JetShard:
     # --- tips ---------------------------------------------------------------------------------------------------------
 
     async def last(self, stream: str) -> Stored | None:
-        """The last run of a stream, as the leader has it."""
+        """The last run of a stream, read from the leader."""
         stored = await self.link.last(self.jet, self.subject(stream))
         if stored is not None:
             run = runs.decode(stored.data)
@@ -96,12 +96,12 @@ class JetShard:
 
     async def load_tip(self, stream: str) -> StreamEnd:
         stored = await self.last(stream)
-        return self.remember(stream, NO_TIP if stored is None else tip_of(stored))
+        return self.remember(stream, NO_TIP if stored is None else decode_tip(stored))
 
     def remember(self, stream: str, tip: StreamEnd) -> StreamEnd:
         self.tips[stream] = tip
         self.tips.move_to_end(stream)
-        if len(self.tips) > REMEMBERED:
+        if len(self.tips) > MAX_TIPS:
             self.tips.popitem(last=False)
         return tip
 
@@ -116,60 +116,62 @@ class JetShard:
         if sequence > self.seen.sequence:
             self.seen = ShardEnd(self.seen.created, self.seen.generation, sequence, run_id)
 
-    # --- what NATS has ------------------------------------------------------------------------------------------------
+    # --- verification -------------------------------------------------------------------------------------------------
 
-    def doubt(self) -> None:
-        """What NATS has may not be what this node knows any more."""
-        self._doubts += 1
+    def invalidate(self) -> None:
+        """Verify the shard before its next use: NATS may have lost messages."""
+        self._version += 1
 
     async def verify(self) -> None:
-        """Before anything is answered or registered: make the stream where it is missing, and begin a new generation where its
-        end was lost. Raises `Unavailable`."""
-        while self._verified != self._doubts:
+        """Called before every read and write. Creates a missing JetStream stream, and begins a new generation if the newest
+        messages were lost. Raises `Unavailable`."""
+        while self._verified_version != self._version:
             async with self._checking:
-                if (doubts := self._doubts) != self._verified:
+                if (version := self._version) != self._verified_version:
                     await self._compare()
-                    self._verified = doubts
+                    self._verified_version = version
 
     async def _compare(self) -> None:
-        # In this order: what is known now is compared with what NATS has after that, which may only be more.
+        # In this order: NATS may only have more than was known before the request.
         known = [self.seen, *await self._peer_tips(self)]
         found = await jets.ensure(self.link, self._config())
         if self.seen.created and found["created"] != self.seen.created:
-            logger.error("what NATS kept of a shard is lost; its streams begin anew", extra={"jetstream": self.jet})
+            logger.error("NATS has lost a shard; its streams begin new epochs", extra={"jetstream": self.jet})
         for seen in known:
             if seen.created == found["created"] and await self._lost(seen, found):
-                found = await self._agreed()
+                found = await self._majority_state()
                 if not await self._lost(seen, found):
                     continue
-                logger.error("NATS has lost the end of a shard; its streams begin anew", extra={"jetstream": self.jet})
+                logger.error(
+                    "NATS has lost the newest messages of a shard; its streams begin new epochs", extra={"jetstream": self.jet}
+                )
                 found = await self._begin_generation(found)
         if (found["created"], _generation(found)) != (self.seen.created, self.seen.generation):
-            # Nothing that was known of it before holds any more.
+            # All earlier knowledge of the shard is obsolete.
             self.seen = ShardEnd(found["created"], _generation(found))
-            self.lives += 1
+            self.incarnation += 1
         self.tips.clear()
 
     async def _lost(self, seen: ShardEnd, found: Any) -> bool:
         if seen.generation != _generation(found):
-            return seen.generation > _generation(found)  # otherwise another node has seen to it
+            return seen.generation > _generation(found)  # otherwise another node has begun a new generation
         if found["state"]["last_seq"] < seen.sequence:
             return True
         if not seen.run:
             return False
-        # Others may have written past it since. What was removed in the ordinary way says nothing.
+        # Other nodes may have written since. A message that was trimmed proves nothing.
         stored = await self.link.at(self.jet, seen.sequence)
         return stored is not None and not _is_run(stored, seen.run)
 
-    async def _agreed(self) -> Any:
-        """What NATS has, by what a majority of its servers has stored: of several, one that has lost touch with the others
-        answers too, with what it had then; but it acknowledges nothing."""
+    async def _majority_state(self) -> Any:
+        """The state that a majority of the servers has stored. A server that is cut off answers reads with its old state, but
+        it acknowledges no writes."""
         stored = await self.probe()
         found = await jets.ensure(self.link, self._config())
         return {**found, "state": {**found["state"], "last_seq": stored - 1}}
 
     async def probe(self) -> int:
-        """The sequence of a message that says nothing, once a majority of the servers has it. Raises `Unavailable`."""
+        """Store an empty message on a majority of the servers. Returns its sequence. Raises `Unavailable`."""
         return await jets.store(self.link, [jets.JetWrite(self.names.probe, b"", ttl=0)])
 
     async def _begin_generation(self, found: Any) -> Any:
@@ -186,7 +188,7 @@ class JetShard:
 
     def _config(self) -> dict[str, Any]:
         first = self._of_generation(1)
-        return jets.config(self.jet, first.pop("subjects"), self._replicas, self._most_runs(), **first)
+        return jets.config(self.jet, first.pop("subjects"), self._replicas, self._max_runs(), **first)
 
 
 def _generation(found: Any) -> int:

@@ -1,7 +1,7 @@
-"""Implements `ports.StreamStore`: reads what was registered. Writing is in `appends`.
+"""Implements `ports.StreamStore`: reads registered messages. Writing is in `appends`.
 
-Invariant: the tip is asked of the leader, and a history that does not reach it is read again: whoever follows the leader may be
-behind, and nobody may be told that a position is gone or was never given because of that.
+Invariant: the tip is read from the leader. A follower may lag behind, so a history that ends before the tip is read again, and
+is never reported as a gap.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import msgspec
 from ropewalk.adapters.backends.nats import jets, runs
 from ropewalk.adapters.backends.nats.appends import Appends
 from ropewalk.adapters.backends.nats.link import Stored
-from ropewalk.adapters.backends.nats.names import name_of
+from ropewalk.adapters.backends.nats.names import decode_token
 from ropewalk.adapters.backends.nats.plan import Marker
 from ropewalk.adapters.backends.nats.runs import Run
 from ropewalk.adapters.backends.nats.shard import JetShard
@@ -30,7 +30,7 @@ from ropewalk.ports import Clock
 
 
 class KeptHistory:
-    """The kept history of one stream, made of its runs: the last one first, then the others from the oldest on.
+    """The kept history of one stream, built from its runs: the last one first, then all from the oldest on.
 
     Args:
         after: the offset before the wanted messages.
@@ -54,7 +54,7 @@ class KeptHistory:
         self.trimmed_at = last.timestamp
         self.messages: list[Registered] = []
         self.full = False
-        self.bytes = 0  # of all that is kept, as far as it was read
+        self.bytes = 0  # of all kept messages read so far
         self._room = MAX_ANSWER_BYTES
 
     @property
@@ -63,11 +63,11 @@ class KeptHistory:
 
     @property
     def enough(self) -> bool:
-        """Runs that follow change nothing."""
+        """Further runs would change nothing."""
         return self.full or (self._after >= self.tip and self.kept > 0)
 
     def add(self, run: Run) -> bool:
-        """Whether some of its messages are in the answer."""
+        """Returns whether some of its messages are in the answer."""
         if run.epoch != self.epoch:
             return False
         if run.first != self._next:
@@ -80,8 +80,7 @@ class KeptHistory:
         return len(self.messages) > had
 
     def _begin(self, run: Run) -> None:
-        """Nothing before this run joins up to it. The time of the message before it is not known, only that it was
-        not later."""
+        """Restart from this run: the messages before it are gone. The last of them was not later than this run."""
         self.oldest, self.trimmed_at = self.tip + 1, run.timestamp if run.first > 1 else -inf
         self.messages, self.full, self.bytes, self._room = [], False, 0, MAX_ANSWER_BYTES
 
@@ -102,10 +101,10 @@ class KeptHistory:
 
 READ_AT_ONCE = 256
 READ_BYTES = 1024 * 1024
-"""Runs, and bytes of them, in one answer of JetStream. It has at least one."""
+"""Maximum number of runs and bytes in one answer of JetStream. It has at least one run."""
 
 REMEMBERED_ENDS = 4096
-"""Answers of which it is remembered in which run they ended, so that the next one need not begin with the oldest."""
+"""Cached ends of answers, so that the next page does not start from the oldest run."""
 
 READS = 20
 READ_AGAIN_SECONDS = 0.05
@@ -113,21 +112,21 @@ SUMMARISED_AT_ONCE = 32
 
 
 class NatsStreams:
-    resolves_unanswered = True  # every run has an id, by which it is found again
+    resolves_unanswered = True  # a run is found again by its id
     confirms_transient = False
     instant = False
 
     def __init__(
         self,
         shards: Callable[[], Sequence[JetShard]],
-        shard_of: Callable[[str], JetShard],
+        shard_for: Callable[[str], JetShard],
         appends: Appends,
         rulebook: Rulebook,
         clock: Clock,
         forget: Callable[[str], float],
     ) -> None:
         self._shards = shards
-        self._shard_of = shard_of
+        self._shard_for = shard_for
         self.append = appends.append
         self._rulebook = rulebook
         self._clock = clock
@@ -137,9 +136,9 @@ class NatsStreams:
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
         last = await self._last(stream)
         if last is not None and _is_ahead(position, last):
-            # Whoever asks may know more than a server that was paused and does not know yet that another one leads. Once a
-            # majority has stored something, it does.
-            await self._shard_of(stream).probe()
+            # The answer may be from a paused server that does not know of a new leader yet. It knows once a majority has
+            # stored a message.
+            await self._shard_for(stream).probe()
             last = await self._last(stream)
         if last is None:
             return Replay(stream, "", 0) if position == BEFORE_ALL else Gap(stream, GapReason.EPOCH_CHANGED, "", 1, 0)
@@ -178,7 +177,7 @@ class NatsStreams:
         history = await self._history(stream, last, after, limit=limit)
         tip, messages = history.tip, tuple(history.messages)
         oldest = history.oldest
-        if (stream, history.epoch, after) in self._ends:  # nothing older was looked at
+        if (stream, history.epoch, after) in self._ends:  # older runs were skipped
             oldest = (await self._history(stream, last, tip)).oldest
         more = bool(messages) and messages[-1].offset < tip
         return HistoryPage(stream, history.epoch, tip, oldest, messages, messages[-1].offset if more else None)
@@ -199,22 +198,22 @@ class NatsStreams:
         return StreamSummary(stream, history.epoch, history.tip, history.oldest, history.kept)
 
     async def kept(self, stream: str) -> tuple[int, int] | None:
-        """How many messages are kept, and their bytes; None for a stream that nobody has heard of."""
+        """The number of kept messages and their bytes; None for an unknown stream."""
         last = await self._last(stream)
         if last is None:
             return None
-        history = await self._read(stream, last, self._history_of(stream, last, since=inf), 1)
+        history = await self._read(stream, last, self._new_history(stream, last, since=inf), 1)
         return history.kept, history.bytes
 
     async def names(self) -> list[str]:
-        """Of all streams, those among them that are about to be forgotten too."""
+        """The names of all streams, including expired ones not yet removed."""
         return [name for names in await asyncio.gather(*map(self._names, self._shards())) for name in names]
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def _last(self, stream: str) -> Stored | None:
-        """The last run of a stream that is not forgotten."""
-        shard = self._shard_of(stream)
+        """The last run of a stream, None if the stream has expired."""
+        shard = self._shard_for(stream)
         await shard.verify()
         last = await shard.last(stream)
         if last is None or runs.decode(last.data).timestamp + self._forget(stream) <= self._clock():
@@ -222,12 +221,12 @@ class NatsStreams:
         return last
 
     async def _history(self, stream: str, last: Stored, after: int = 0, since: float = -inf, limit: int = 0) -> KeptHistory:
-        """Read from where the answer before this one ended, if there was one."""
+        """Continue where the previous answer ended, if it is cached."""
         epoch = runs.decode(last.data).epoch
         begin = self._ends.get((stream, epoch, after), 1)
-        return await self._read(stream, last, self._history_of(stream, last, after, since, limit), begin)
+        return await self._read(stream, last, self._new_history(stream, last, after, since, limit), begin)
 
-    def _history_of(self, stream: str, last: Stored, after: int = 0, since: float = -inf, limit: int = 0) -> KeptHistory:
+    def _new_history(self, stream: str, last: Stored, after: int = 0, since: float = -inf, limit: int = 0) -> KeptHistory:
         return KeptHistory(runs.decode(last.data), self._rulebook.of(stream), self._clock(), after, since, limit)
 
     async def _read(self, stream: str, last: Stored, history: KeptHistory, begin: int) -> KeptHistory:
@@ -235,11 +234,11 @@ class NatsStreams:
             if await self._read_runs(stream, history, begin) >= last.seq or history.enough:
                 return history
             await asyncio.sleep(READ_AGAIN_SECONDS)
-        raise Unavailable("the servers of NATS do not agree on a stream yet")
+        raise Unavailable("the NATS servers are not in sync yet")
 
     async def _read_runs(self, stream: str, history: KeptHistory, begin: int) -> int:
-        """The sequence number of the last run that was read."""
-        shard = self._shard_of(stream)
+        """Returns the sequence of the last run read."""
+        shard = self._shard_for(stream)
         more, reached = True, begin - 1
         while more and not history.enough:
             found, more = await shard.link.read(shard.jet, reached + 1, shard.subject(stream), READ_AT_ONCE, READ_BYTES)
@@ -259,7 +258,7 @@ class NatsStreams:
         await shard.verify()
         found: list[str] = []
         for subject in await subjects(shard, shard.names.streams(shard.generation)):
-            name = name_of(subject.rpartition(".")[2])
+            name = decode_token(subject.rpartition(".")[2])
             if name is None:
                 stored = await shard.link.last(shard.jet, subject)
                 name = runs.decode(stored.data).stream if stored is not None else None
@@ -275,7 +274,7 @@ def _replay(history: KeptHistory) -> Replay:
 
 
 def _gap(history: KeptHistory, reason: GapReason) -> Gap:
-    """The gap is before everything that is kept."""
+    """A gap before all kept messages."""
     rest = _replay(history) if history.messages else None
     return Gap(history.stream, reason, history.epoch, history.oldest, history.tip, rest=rest)
 
@@ -296,18 +295,18 @@ async def subjects(shard: JetShard, pattern: str) -> list[str]:
             return found
 
 
-COUNTED = 100
-LISTED = 20_000
+MAX_COUNTED = 100
+MAX_LISTED = 20_000
 
 
 async def count_streams(streams: NatsStreams, shards: list[JetShard], clock: Clock, dedup_limit: int) -> dict[str, float]:
-    """Count what is kept, and remove the oldest idempotency keys above the limit. Raises `Unavailable`.
+    """Count kept messages, and remove the oldest idempotency keys above the limit. Raises `Unavailable`.
 
-    Beyond `COUNTED` streams or keys the sizes are estimated from a sample, and beyond `LISTED` they are
-    those of NATS: subjects, its messages and its bytes.
+    Above `MAX_COUNTED` streams or keys the sizes are estimated from a sample. Above `MAX_LISTED` subjects they are the
+    counts of NATS.
     """
     states = [found["state"] for shard in shards if (found := await jets.info(shard.link, shard.jet)) is not None]
-    if sum(state.get("num_subjects", 0) for state in states) > LISTED:
+    if sum(state.get("num_subjects", 0) for state in states) > MAX_LISTED:
         for shard in shards:
             await shard.purge(shard.names.uids, dedup_limit // len(shards))
         return {
@@ -322,17 +321,17 @@ async def count_streams(streams: NatsStreams, shards: list[JetShard], clock: Clo
 async def _sampled(streams: NatsStreams, shards: list[JetShard], clock: Clock, dedup_limit: int) -> dict[str, float]:
     now = clock()
     names = await streams.names()
-    looked_at = names if len(names) <= COUNTED else sample(names, COUNTED)
-    kept = [each for each in await asyncio.gather(*map(streams.kept, looked_at)) if each is not None]
-    scale = len(names) / len(looked_at) if looked_at else 0.0
+    sampled = names if len(names) <= MAX_COUNTED else sample(names, MAX_COUNTED)
+    kept = [each for each in await asyncio.gather(*map(streams.kept, sampled)) if each is not None]
+    scale = len(names) / len(sampled) if sampled else 0.0
     keys = [(shard, subject) for shard in shards for subject in await _uids(shard)]
     if len(keys) > dedup_limit:
         of_shard = Counter(shard for shard, _ in keys)
         for shard, number in of_shard.items():
             await shard.purge(shard.names.uids, dedup_limit * number // len(keys))
         keys = [(shard, subject) for shard in shards for subject in await _uids(shard)]
-    some = keys if len(keys) <= COUNTED else sample(keys, COUNTED)
-    known = await asyncio.gather(*(_known(shard, subject, now) for shard, subject in some))
+    some = keys if len(keys) <= MAX_COUNTED else sample(keys, MAX_COUNTED)
+    known = await asyncio.gather(*(_is_known(shard, subject, now) for shard, subject in some))
     return {
         "streams": round(len(kept) * scale),
         "history_messages": round(sum(messages for messages, _ in kept) * scale),
@@ -345,6 +344,6 @@ async def _uids(shard: JetShard) -> list[str]:
     return await subjects(shard, shard.names.uids)
 
 
-async def _known(shard: JetShard, subject: str, now: float) -> bool:
+async def _is_known(shard: JetShard, subject: str, now: float) -> bool:
     stored = await shard.link.last(shard.jet, subject)
     return stored is not None and msgspec.msgpack.decode(stored.data, type=Marker).until > now

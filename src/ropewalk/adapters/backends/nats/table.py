@@ -1,8 +1,8 @@
-"""Small records that all nodes share: each has a copy of all of them, kept up by a JetStream consumer.
+"""Small records that all nodes share. Each node has a full copy, updated by a JetStream consumer.
 
-Invariant: copies change only by what comes from JetStream, in the order in which it was stored there. Who writes says which
-record it has seen, and is refused if that is not the last one; who reads asks first how far JetStream has come, and waits until
-its copy has come as far.
+Invariant: a copy changes only by messages from JetStream, in the order in which they were stored. A write names the revision
+that the node has seen and is rejected if there is a newer one. A read first asks JetStream for its last sequence and waits
+until the copy has reached it.
 """
 
 import asyncio
@@ -26,21 +26,22 @@ logger = logging.getLogger("ropewalk.nats")
 
 HEARTBEAT_SECONDS = 1
 QUIET_SECONDS = 3.5
-"""Without a word of the consumer for longer it is asked for anew."""
+"""The consumer is created again if nothing arrives for longer."""
 
 TOMBSTONE_SECONDS = 120.0
 ATTEMPTS = 50
-FORGOTTEN_AT_ONCE = 16
-AROUND_BYTES = 8192
+EXPIRED_AT_ONCE = 16
+OVERHEAD_BYTES = 8192
 RECENT_RECORDS = 32
-"""The last records that came: JetStream is asked whether it still has them. Most of them are replaced soon by newer ones."""
+"""The newest records received, to check whether JetStream still has them. Several, because most are soon replaced."""
 
 PROBE = "probe"
-"""A record that says nothing."""
+"""The key of a record without content."""
 
 
 class Change(Struct, frozen=True):
-    """A record to be written; without data it is removed. `checked`: only if nobody has written it since it was seen here."""
+    """A write of one record; empty data removes it. `checked`: reject the write if there is a newer revision than in the
+    copy."""
 
     key: str
     data: bytes = b""
@@ -49,8 +50,7 @@ class Change(Struct, frozen=True):
 
 
 class Applied(Struct, frozen=True):
-    """A record that came. `fresh`: it was written while this node was looking, or while it could not; otherwise it is part of
-    what was there when the node began."""
+    """A received record. `fresh`: written after this node loaded the table, even if it was disconnected then."""
 
     key: str
     data: bytes
@@ -59,7 +59,7 @@ class Applied(Struct, frozen=True):
 
 
 class Table:
-    """`apply` is called for every record, in order; `reset` when all of them come anew, because JetStream has lost some."""
+    """Calls `apply` for every record, in order, and `reset` before it reloads all records because JetStream has lost some."""
 
     def __init__(self, link: NatsLink, prefix: str, replicas: int, metadata: dict[str, str]) -> None:
         self._link = link
@@ -68,54 +68,54 @@ class Table:
         self._config = jets.config(self._jet, [f"{prefix}.k.>"], replicas, 1, metadata=metadata)
         self.apply: Callable[[Applied], None] = lambda applied: None
         self.reset: Callable[[], None] = lambda: None
-        self.revisions: dict[str, int] = {}  # of records that are there, and of some that were removed
+        self.revisions: dict[str, int] = {}  # of existing records and of some removed ones
         self._expiring = Expiry()
         self.metadata: dict[str, str] = {}
         self._created = ""
         self._seen = 0
         self._recent: deque[tuple[int, str, bytes]] = deque(maxlen=RECENT_RECORDS)  # sequence, key, digest
-        self._loaded = 0  # up to here it is what was there at the beginning
-        self._came: asyncio.Condition = asyncio.Condition()
+        self._loaded = 0  # records up to this sequence were there at the first load
+        self._advanced: asyncio.Condition = asyncio.Condition()
         self._consumed = 0
-        self._goal = 0  # how far JetStream had come when it was asked; the last messages up to there may be gone
-        self._heard = 0.0
+        self._goal = 0  # the last sequence of JetStream at the start of the consumer; messages before it may be gone
+        self._last_received = 0.0
         self._subscription: Subscription | None = None
-        self._inbox = ""  # of the consumer that counts: an earlier one may still deliver
+        self._inbox = ""  # of the current consumer: an earlier one may still deliver
         self._watching: asyncio.Task[None] | None = None
         self._broken = asyncio.Event()
-        self._asking: asyncio.Task[int] | None = None
+        self._tip_request: asyncio.Task[int] | None = None
         self._ready = asyncio.Event()
-        self.trouble = ""  # why the copy is not kept up, "" if it is
+        self.trouble = ""  # why the copy is not up to date, "" if it is
 
-    # --- keeping the copy up ------------------------------------------------------------------------------------------
+    # --- the consumer -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def stop(self) -> None:
-        tasks = [task for task in (self._watching, self._asking) if task is not None]
+        tasks = [task for task in (self._watching, self._tip_request) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    def doubt(self) -> None:
-        """The consumer may be gone."""
+    def resubscribe(self) -> None:
+        """Create the consumer again: it may be gone."""
         self._broken.set()
 
-    def _doubt(self, trouble: str) -> None:
+    def _mark_stale(self, trouble: str) -> None:
         self.trouble = trouble
         self._broken.set()
 
     @property
     def ready(self) -> bool:
-        """Whether the copy was complete once."""
+        """Whether the copy has been complete once."""
         return self._ready.is_set()
 
     @property
-    def most_bytes(self) -> int:
-        """Of a record, with room for what NATS counts beside it."""
-        return self._link.max_payload - AROUND_BYTES
+    def max_record_bytes(self) -> int:
+        """Leaves room for the subject and headers, which NATS counts too."""
+        return self._link.max_payload - OVERHEAD_BYTES
 
     async def until_ready(self) -> None:
         await self._ready.wait()
@@ -134,20 +134,20 @@ class Table:
                 self.trouble = str(error)
                 logger.debug("the records of the cluster cannot be read yet", extra={"reason": self.trouble})
                 await asyncio.sleep(RETRY_SECONDS)
-            except Exception:  # whatever it is, nobody else would try again
+            except Exception:  # keep trying: no other task restarts this one
                 logger.exception("the records of the cluster cannot be read")
                 await asyncio.sleep(RETRY_SECONDS)
             finally:
                 await self._unsubscribe()
 
     async def _quiet(self) -> bool:
-        """Wait a moment; False when the consumer has to be asked for anew."""
+        """Wait one heartbeat. False if the consumer must be created again."""
         try:
             async with asyncio.timeout(HEARTBEAT_SECONDS):
                 await self._broken.wait()
             return False
         except TimeoutError:
-            return asyncio.get_running_loop().time() - self._heard < QUIET_SECONDS
+            return asyncio.get_running_loop().time() - self._last_received < QUIET_SECONDS
 
     async def _consume(self) -> None:
         self._inbox = inbox = f"_INBOX.{token_hex(12)}"
@@ -156,19 +156,19 @@ class Table:
         last = found["state"]["last_seq"]
         lost = found["created"] != self._created
         if not lost and last < self._seen:
-            # Of several servers, one that was paused answers with what it had then; but it can store nothing.
+            # A server that was paused answers with its old state, but it cannot store anything.
             last = await self._probe()
             lost = last <= self._seen
         if lost or await self._were_replaced():
             if self._created:
-                logger.error("NATS has lost sessions and members of the cluster")
+                logger.error("NATS has lost sessions and presence members of the cluster")
             self._created, self._seen, self._loaded = found["created"], 0, last
             self.revisions.clear()
             self._recent.clear()
             self._expiring = Expiry()
             self.reset()
         self._consumed, self._goal = 0, last
-        self._heard = asyncio.get_running_loop().time()
+        self._last_received = asyncio.get_running_loop().time()
         self._subscription = await self._link.subscribe(inbox, partial(self._receive, inbox))
         consumer = {
             "deliver_subject": inbox,
@@ -190,15 +190,15 @@ class Table:
             await self._reach_goal()
 
     async def _were_replaced(self) -> bool:
-        """Whether there are other records at the sequences of the last ones that came: JetStream has lost its newest records,
-        and other nodes have written since."""
+        """Whether JetStream now has other records at the newest known sequences: it lost records and other nodes have written
+        since."""
         for sequence, key, digest in reversed(self._recent):
             if (stored := await self._link.at(self._jet, sequence)) is not None:
                 return (stored.subject, _digest(stored.data)) != (self._prefix + key, digest)
         return False
 
     async def _probe(self) -> int:
-        """The sequence of a record that a majority of the servers has now."""
+        """Store an empty record on a majority of the servers. Returns its sequence."""
         return await jets.store(self._link, [jets.JetWrite(self._prefix + PROBE, b"", ttl=0)])
 
     async def _unsubscribe(self) -> None:
@@ -206,13 +206,13 @@ class Table:
         if subscription is not None:
             try:
                 await subscription.unsubscribe()
-            except Exception as error:  # the connection went meanwhile, and the subscription with it
+            except Exception as error:  # the connection was lost, and the subscription with it
                 logger.debug("cannot unsubscribe", extra={"reason": str(error)})
 
     async def _receive(self, inbox: str, message: Msg) -> None:
         if inbox != self._inbox:
             return
-        self._heard = asyncio.get_running_loop().time()
+        self._last_received = asyncio.get_running_loop().time()
         if message.headers and message.headers.get("Status") == "100":
             if int(message.headers.get("Nats-Last-Consumer", self._consumed)) > self._consumed:
                 self._broken.set()  # the last message was lost
@@ -235,23 +235,23 @@ class Table:
         self._recent.append((sequence, key, _digest(message.data)))
         self._forget_expired()
         if message.headers and (ttl := message.headers.get("Nats-TTL")):
-            self._expiring.set(f"{sequence} {key}", self._heard + int(ttl))
+            self._expiring.set(f"{sequence} {key}", self._last_received + int(ttl))
         if key == PROBE:
             return
         try:
             self.apply(Applied(key, message.data, sequence, sequence > self._loaded))
-        except Exception:  # one record that cannot be read must not stop the others
+        except Exception:  # a malformed record must not block the others
             logger.exception("a record of the cluster cannot be read", extra={"record": key})
 
     def _forget_expired(self) -> None:
-        """NATS has removed these by now, and tells nobody."""
-        for each in self._expiring.due(self._heard, FORGOTTEN_AT_ONCE):
+        """Forget records that NATS has expired. It does not notify consumers."""
+        for each in self._expiring.due(self._last_received, EXPIRED_AT_ONCE):
             sequence, _, key = each.partition(" ")
             if self.revisions.get(key) == int(sequence):
                 del self.revisions[key]
 
     async def _reach_goal(self) -> None:
-        """The consumer has no more: the rest up to the goal was removed, or the consumer's server lags behind the leader."""
+        """The consumer has no more messages: those up to the goal were removed, or its server lags behind the leader."""
         try:
             rest = await self._link.following(self._jet, self._seen + 1, f"{self._prefix}>")
         except Unavailable:
@@ -262,26 +262,26 @@ class Table:
 
     async def _reach(self, sequence: int) -> None:
         self._seen = max(self._seen, sequence)
-        async with self._came:
-            self._came.notify_all()
+        async with self._advanced:
+            self._advanced.notify_all()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def catch_up(self) -> None:
-        """Until the copy has everything that was stored before this call. Raises `Unavailable`, `Unanswered`."""
-        asking = self._asking
-        if asking is not None:  # that question may have been asked before the call: the next one is shared
-            await asyncio.wait([asking])
-        if self._asking is None or self._asking is asking:
-            self._asking = asyncio.get_running_loop().create_task(self._ask())
-            self._asking.add_done_callback(_heard_of)  # those who asked may have given up
-        await self.wait_for(await asyncio.shield(self._asking))
+        """Returns once the copy has every record stored before this call. Raises `Unavailable`, `Unanswered`."""
+        request = self._tip_request
+        if request is not None:  # it may have been sent before this call; share the next one
+            await asyncio.wait([request])
+        if self._tip_request is None or self._tip_request is request:
+            self._tip_request = asyncio.get_running_loop().create_task(self._read_tip())
+            self._tip_request.add_done_callback(_retrieve_failure)  # the callers may have been cancelled
+        await self.wait_for(await asyncio.shield(self._tip_request))
 
-    async def _ask(self) -> int:
-        seen = self._seen  # of now: while the answer is on its way, more may come
+    async def _read_tip(self) -> int:
+        seen = self._seen  # read before the request: more may arrive while it is pending
         found = await jets.info(self._link, self._jet)
         if found is None or found["created"] != self._created or found["state"]["last_seq"] < seen:
-            self._doubt("the records of the cluster are being read anew")
+            self._mark_stale("reading the records of the cluster again")
             raise Unavailable(self.trouble)
         last: int = found["state"]["last_seq"]
         return last
@@ -290,16 +290,16 @@ class Table:
         if self._seen >= sequence:
             return
         try:
-            async with asyncio.timeout(self._link.timeout), self._came:
-                await self._came.wait_for(lambda: self._seen >= sequence)
+            async with asyncio.timeout(self._link.timeout), self._advanced:
+                await self._advanced.wait_for(lambda: self._seen >= sequence)
         except TimeoutError:
-            self._doubt("the records of the cluster do not come")
+            self._mark_stale("timeout while reading the records of the cluster")
             raise Unanswered(self.trouble) from None
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
     async def write(self, changes: Sequence[Change]) -> int:
-        """All of them or none, and the copy has them then. Raises `WriteConflict`, `Unavailable`, `Unanswered`."""
+        """Atomic. Returns once the copy has the records. Raises `WriteConflict`, `Unavailable`, `Unanswered`."""
         if not self.ready:
             raise Unavailable("the records of the cluster have not been read yet")
         writes = [
@@ -315,8 +315,8 @@ class Table:
         await self.wait_for(sequence)
         return sequence
 
-    async def settle(self, decide: Callable[[], Sequence[Change]]) -> int:
-        """Write what `decide` says by the copy; again as long as others are faster. 0 when there is nothing to write."""
+    async def update(self, decide: Callable[[], Sequence[Change]]) -> int:
+        """Write the changes that `decide` derives from the copy; retry after a conflict. Returns 0 if there are none."""
         for attempt in range(ATTEMPTS):
             changes = decide()
             if not changes:
@@ -330,7 +330,7 @@ class Table:
         raise Unavailable("other nodes change the same record all the time")
 
     async def _correct(self, keys: Sequence[str]) -> None:
-        """What was removed long ago is removed in NATS too at some time, and nobody is told."""
+        """Read the real revisions. NATS removes tombstones without notice."""
         for key in keys:
             stored = await self._link.last(self._jet, self._prefix + key)
             if stored is None:
@@ -343,7 +343,7 @@ def _digest(data: bytes) -> bytes:
     return sha1(data, usedforsecurity=False).digest()
 
 
-def _heard_of(task: "asyncio.Task[int]") -> None:
-    """Python complains of failures that nobody has looked at."""
+def _retrieve_failure(task: "asyncio.Task[int]") -> None:
+    """Prevent asyncio's warning about an exception that was never retrieved."""
     if not task.cancelled():
         task.exception()

@@ -1,6 +1,6 @@
 """The Redis backend: streams, sessions and presence that several nodes share.
 
-Every change is one Lua script, so that nothing is ever half done; the server's clock is the clock of all nodes. Works on Redis
+Every change is one Lua script and therefore atomic. All nodes use the server's clock. Works on Redis
 6.2 and later and on Valkey: a single server, a master named by Sentinels, or a Redis Cluster.
 """
 
@@ -14,13 +14,13 @@ from msgspec import Struct
 from msgspec.msgpack import encode
 from redis.exceptions import RedisError
 
-from ropewalk.adapters.backends.redis.appends import Keeping
+from ropewalk.adapters.backends.redis.appends import RetentionLimits
 from ropewalk.adapters.backends.redis.feed import RedisFeed
 from ropewalk.adapters.backends.redis.links import RedisLink
 from ropewalk.adapters.backends.redis.presence import RedisPresence
 from ropewalk.adapters.backends.redis.queue import RedisQueue
 from ropewalk.adapters.backends.redis.sessions import RedisSessions, lease_keys
-from ropewalk.adapters.backends.redis.shard import Manner, Shard
+from ropewalk.adapters.backends.redis.shard import ScriptContext, Shard
 from ropewalk.adapters.backends.redis.store import Store
 from ropewalk.adapters.backends.redis.streams import RedisStreams
 from ropewalk.adapters.backends.redis.topology import Topology
@@ -32,7 +32,7 @@ from ropewalk.model.limits import STORE_LIMITS, StoreLimits
 from ropewalk.ports import Clock, NodeName
 
 SWEPT_AT_ONCE = 500
-"""Streams and uids that one sweep of a shard may look at."""
+"""Maximum number of streams and of uids per sweep of a shard."""
 
 COUNTED = (
     "streams",
@@ -46,13 +46,13 @@ COUNTED = (
 
 
 class RedisUpkeep:
-    """Removes what has expired, about once a second on any node. `gauges` are those of the whole store at the last sweep."""
+    """Removes expired data; every node sweeps about once a second. `gauges` are those of the whole store at the last sweep."""
 
-    def __init__(self, store: Store, keeping: Keeping) -> None:
+    def __init__(self, store: Store, retention: RetentionLimits) -> None:
         self._store = store
-        limits = keeping.limits
+        limits = retention.limits
         self._bounds = (round(limits.presence_ttl * 1000), limits.sessions_limit, limits.max_sessions_size)
-        self._keeping = keeping
+        self._retention = retention
         self.gauges: dict[str, float] = dict.fromkeys(COUNTED, 0)
 
     async def sweep(self) -> None:
@@ -62,21 +62,21 @@ class RedisUpkeep:
     async def _sweep(self, shard: Shard) -> list[int]:
         key = shard.key
         while await self._sweep_streams(shard) == SWEPT_AT_ONCE:
-            pass  # each call lets others of this process, and of Redis, go first
+            pass  # in steps, so that other calls are not delayed
         await shard.ask("leases", lease_keys(shard), "sweep", SWEPT_AT_ONCE, *self._bounds)
         counts = await shard.ask("counts", [key("x"), key("u"), key("pi"), key("sd")])
         return [int(count) for count in counts]
 
     async def _sweep_streams(self, shard: Shard) -> int:
         """Trims or forgets the next streams that are due. Returns their number."""
-        key, keeping = shard.key, self._keeping
-        due = await shard.ask("due", [key("d"), key("u"), key("uo")], SWEPT_AT_ONCE, keeping.limits.dedup_limit)
+        key, retention = shard.key, self._retention
+        due = await shard.ask("due", [key("d"), key("u"), key("uo")], SWEPT_AT_ONCE, retention.limits.dedup_limit)
         if due:
             streams = [name.decode() for name in due]
             keys = [key("x"), key("n"), key("d")]
             for stream in streams:
                 keys += (key(f"m:{stream}"), key(f"h:{stream}"))
-            await shard.ask("sweep", keys, encode([(stream, *keeping.of(stream)) for stream in streams]))
+            await shard.ask("sweep", keys, encode([(stream, *retention.of(stream)) for stream in streams]))
         return len(due)
 
 
@@ -91,8 +91,8 @@ class RedisOptions(Struct, frozen=True):
     Args:
         prefix: of all keys and channels; by default `rw:`, or `rw1:` in the database 1 and so on, because channels are the same
             in all databases.
-        restart_epochs: every start of the server begins new epochs.
-        queue_limit: maximum number of rows that wait to be recorded.
+        restart_epochs: begin new epochs at every start of the server.
+        queue_limit: maximum number of rows in the record queue.
     """
 
     prefix: str = ""
@@ -103,10 +103,10 @@ class RedisOptions(Struct, frozen=True):
 class RedisBackend:
     """Implements `ports.Backend` for one node.
 
-    It starts while Redis is down: until that is reached for the first time, all calls raise `Unavailable`, and `health` tells.
+    It starts even if Redis is down: until the first connection all calls raise `Unavailable`, and `health` returns the reason.
 
     Args:
-        clock: the time of tests; without it the server's counts.
+        clock: for tests; by default the server's clock is used.
     """
 
     def __init__(
@@ -122,31 +122,31 @@ class RedisBackend:
         prefix = options.prefix or f"rw{topology.database or ''}:"
         self._node = node
         now = None if clock is None else lambda: round(clock() * 1000)
-        manner = Manner(prefix, node.process, now, options.restart_epochs)
-        keeping = Keeping(rulebook, limits, options.queue_limit)
-        self.store = Store(topology, manner, keeping)
-        self.streams = RedisStreams(self.store, keeping)
+        context = ScriptContext(prefix, node.process, now, options.restart_epochs)
+        retention = RetentionLimits(rulebook, limits, options.queue_limit)
+        self.store = Store(topology, context, retention)
+        self.streams = RedisStreams(self.store, retention)
         self.sessions = self.leases = RedisSessions(self.store, node.process, clock or time.time, limits)
         self.presence = RedisPresence(self.store, node.process, limits.max_members)
         self.record_queue = RedisQueue(self.store, node.lasting, options.queue_limit)
         self.feed = RedisFeed(self.store, node.process)
-        self._upkeep = RedisUpkeep(self.store, keeping)
-        self._finding: asyncio.Task[None] | None = None
+        self._upkeep = RedisUpkeep(self.store, retention)
+        self._discovering: asyncio.Task[None] | None = None
         self._trouble = ""
 
     async def start(self) -> None:
         try:
-            await self._find()
+            await self._discover()
         except Unavailable as error:
             self._trouble = str(error)
             logger.warning("waiting for Redis", extra={"reason": self._trouble})
-            self._finding = asyncio.get_running_loop().create_task(self._keep_finding())
+            self._discovering = asyncio.get_running_loop().create_task(self._retry_discovery())
 
     async def stop(self) -> None:
-        if self._finding is not None:
-            self._finding.cancel()
+        if self._discovering is not None:
+            self._discovering.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._finding
+                await self._discovering
         await self.feed.stop()
         await self.store.close()
 
@@ -160,15 +160,15 @@ class RedisBackend:
         return self._upkeep.gauges
 
     def reload_rules(self) -> None:
-        """Every call says which rules hold."""
+        """Nothing to do: every call sends its rules."""
 
-    async def _find(self) -> None:
+    async def _discover(self) -> None:
         topology = self.store.topology
-        link = await topology.discover(f"{self.store.manner.prefix}conf")
+        link = await topology.discover(f"{self.store.context.prefix}conf")
         try:
-            await _look_at_settings(link)
-        except RedisError as error:  # not everybody may ask
-            logger.info("the settings of Redis are not known", extra={"reason": str(error)})
+            await _check_settings(link)
+        except RedisError as error:  # the user may lack permission
+            logger.info("cannot read the settings of Redis", extra={"reason": str(error)})
         finally:
             await link.close()
         self._trouble = ""
@@ -179,33 +179,31 @@ class RedisBackend:
             extra={"cluster": topology.cluster, "shards": topology.shards, "node": self._node.process},
         )
 
-    async def _keep_finding(self) -> None:
+    async def _retry_discovery(self) -> None:
         attempt = 0
         while True:
             await asyncio.sleep(BETWEEN_ATTEMPTS.delay(attempt, random.random))
             try:
-                await self._find()
+                await self._discover()
             except Unavailable as error:
                 attempt += 1
                 self._trouble = str(error)
             else:
-                logger.info("Redis is there")
+                logger.info("connected to Redis")
                 return
 
 
-async def _look_at_settings(link: RedisLink) -> None:
-    """Warn of settings by which Redis loses what was acknowledged."""
+async def _check_settings(link: RedisLink) -> None:
+    """Warn of settings with which Redis loses acknowledged data."""
     memory, persistence = _fields(await link.ask("INFO", "memory")), _fields(await link.ask("INFO", "persistence"))
     policy = memory.get("maxmemory_policy", "noeviction")
     if memory.get("maxmemory", "0") != "0" and policy != "noeviction":
         logger.warning(
-            "Redis drops keys when its memory is full: streams and sessions vanish then. Set maxmemory-policy noeviction",
+            "Redis drops keys when its memory is full, also streams and sessions; set maxmemory-policy noeviction",
             extra={"maxmemory_policy": policy},
         )
     if persistence.get("aof_enabled") != "1":
-        logger.warning(
-            "Redis keeps no append-only file: a restart of it loses streams, sessions and members. Set appendonly yes"
-        )
+        logger.warning("Redis has no append-only file and loses streams, sessions and members in a restart; set appendonly yes")
 
 
 def _fields(text: bytes) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Group commit: what waits for a shard is registered by one script, and meanwhile the next group gathers.
+"""Group commit: one script registers the pending appends of a shard; appends that arrive meanwhile form the next group.
 
-Invariant: one group of a shard is on its way at a time, so that publications of a node keep their order, and a call that
-`append` made is never split.
+Invariant: a shard has at most one group in flight, so that publications of a node keep their order. The publications of one
+`append` call are never split.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from ropewalk.adapters.backends.redis.entries import body_of, elements_of
+from ropewalk.adapters.backends.redis.entries import count_elements, encode_body
 from ropewalk.adapters.backends.redis.links import RedisLink
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.core.rules import Rulebook
@@ -23,14 +23,14 @@ from ropewalk.model.messages import Publication, Receipt
 
 MAX_GROUP = 500
 MAX_GROUP_BYTES = 512 * 1024
-"""So that a script keeps the server from others for some milliseconds at most."""
+"""Small enough that a script blocks the server for a few milliseconds at most."""
 
 MAX_WAITING = 20_000
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Beyond it publishers are told to come back, which also slows them down."""
+"""Above it appends raise `Unavailable`, which gives publishers backpressure."""
 
 ENTRY_BYTES = 100
-"""What a publication takes beside its payload."""
+"""Overhead of a publication besides its payload."""
 
 TROUBLE_SECONDS = 5.0
 
@@ -38,21 +38,21 @@ _encode = Encoder().encode
 _decode = Decoder().decode
 
 
-class Keeping(Struct, frozen=True):
-    """For how long things are kept."""
+class RetentionLimits(Struct, frozen=True):
+    """How long messages, streams and uids are kept."""
 
     rulebook: Rulebook
     limits: StoreLimits
     queue_limit: int
 
     def of(self, stream: str) -> tuple[int, int, int]:
-        """How many messages, for how many milliseconds, and after how many a stream is forgotten."""
+        """The history limit, its TTL, and the idle TTL of the stream, both in milliseconds."""
         rules = self.rulebook.of(stream)
         return rules.history_limit, round(rules.history_ttl * 1000), round(self.limits.idle_ttl(rules.history_ttl) * 1000)
 
 
 class _Append(Struct):
-    """One call. `done` is None where nobody waits for the receipts."""
+    """The publications of one call. `done` is None if the caller does not need the receipts."""
 
     publications: Sequence[Publication]
     size: int
@@ -70,9 +70,9 @@ class _Append(Struct):
 class Appender:
     """The appends of this node to one shard."""
 
-    def __init__(self, shard: Shard, keeping: Keeping) -> None:
+    def __init__(self, shard: Shard, retention: RetentionLimits) -> None:
         self._shard = shard
-        self._keeping = keeping
+        self._retention = retention
         self._waiting: deque[_Append] = deque()
         self._count = 0
         self._bytes = 0
@@ -83,18 +83,18 @@ class Appender:
 
     @property
     def trouble(self) -> str:
-        """Why publications are not registered, where that was so a moment ago. Redis may refuse to write and answer reads."""
+        """Why appends failed recently, or "". Redis may refuse writes and still answer reads."""
         return self._trouble if asyncio.get_running_loop().time() < self._trouble_until else ""
 
     def append(self, publications: Sequence[Publication]) -> asyncio.Future[list[Receipt]]:
-        """Raises `Unavailable` where too much waits."""
+        """Raises `Unavailable` if too many publications are pending."""
         done: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
         if not self._put(publications, done):
-            raise Unavailable("too many publications wait for Redis")
+            raise Unavailable("too many publications are pending for Redis")
         return done
 
-    def hand_over(self, publications: Sequence[Publication]) -> bool:
-        """Nobody waits for them. False where there is no room, and then they are lost."""
+    def append_unconfirmed(self, publications: Sequence[Publication]) -> bool:
+        """Append without receipts. False if the queue is full; then they are dropped."""
         return self._put(publications, None)
 
     def _put(self, publications: Sequence[Publication], done: asyncio.Future[list[Receipt]] | None) -> bool:
@@ -109,7 +109,7 @@ class Appender:
         return True
 
     async def stop(self) -> None:
-        """Returns when nothing is under way."""
+        """Returns once all pending appends are finished."""
         if self._sending is not None:
             await self._sending
         if self._link is not None:
@@ -129,7 +129,7 @@ class Appender:
         return group
 
     async def _send(self) -> None:
-        await asyncio.sleep(0)  # whoever publishes in the same step of the event loop is in the same group
+        await asyncio.sleep(0)  # group the publications of one step of the event loop
         while group := self._take_group():
             try:
                 await self._register(group)
@@ -168,24 +168,24 @@ class Appender:
         return self._link
 
     def _call(self, batches: list[Sequence[Publication]]) -> tuple[list[bytes], list[Any], dict[str, int]]:
-        key, keeping = self._shard.key, self._keeping
+        key, retention = self._shard.key, self._retention
         streams: dict[str, int] = {}
         producers: dict[str, int] = {}
         bodies: list[bytes] = []
-        described = [[_described(publication, streams, producers, bodies) for publication in batch] for batch in batches]
-        named = [(stream, *keeping.of(stream), key(f"c:{stream}").decode()) for stream in streams]
+        described = [[_describe(publication, streams, producers, bodies) for publication in batch] for batch in batches]
+        named = [(stream, *retention.of(stream), key(f"c:{stream}").decode()) for stream in streams]
         keys = [key(name) for name in ("x", "n", "d", "u", "uo", "j")]
         for stream in streams:
             keys += (key(f"m:{stream}"), key(f"h:{stream}"))
         keys += [key(f"q:{producer}") for producer in producers]
-        limits = (round(keeping.limits.dedup_ttl * 1000), keeping.limits.dedup_limit, keeping.queue_limit)
+        limits = (round(retention.limits.dedup_ttl * 1000), retention.limits.dedup_limit, retention.queue_limit)
         group = (secrets.token_urlsafe(6), *limits, named, described)
         return keys, [_encode(group), *bodies], streams
 
 
-def _described(publication: Publication, streams: dict[str, int], producers: dict[str, int], bodies: list[bytes]) -> Any:
+def _describe(publication: Publication, streams: dict[str, int], producers: dict[str, int], bodies: list[bytes]) -> Any:
     stream = streams.setdefault(publication.stream, len(streams) + 1)
-    bodies.append(body_of(publication))
+    bodies.append(encode_body(publication))
     producer = publication.producer
     number = producers.setdefault(producer, len(producers) + 1) if producer else 0
     return (
@@ -196,7 +196,7 @@ def _described(publication: Publication, streams: dict[str, int], producers: dic
         f"{publication.sequence:020d}",
         publication.partition_key,
         len(publication.payload),
-        elements_of(publication),
+        count_elements(publication),
     )
 
 

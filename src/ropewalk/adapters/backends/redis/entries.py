@@ -1,7 +1,7 @@
-"""How messages are written in Redis: in the history of a stream, and in what goes out to its listeners.
+"""The encoding of messages in Redis, in the history of a stream and in packets to its listeners.
 
-An entry is a msgpack array. Its first three elements are written by the script, which gives offset and time; the rest comes as
-it is from the node that registers it. The last two are left out where they say nothing; entries of older versions have none.
+An entry is a msgpack array. The script writes its first three elements, because it assigns offset and time. The rest is from
+the node that registers it. The last two elements are optional; entries of older versions have neither.
 """
 
 from collections.abc import Iterable
@@ -15,8 +15,8 @@ _encode = Encoder().encode
 
 
 class Entry(Struct, frozen=True, array_like=True, gc=False):
-    """`at` is in milliseconds; a transient message has offset 0. `partition_key` is the stream's, and written by the script;
-    "" where it is the stream's name."""
+    """`at` is in milliseconds. A transient message has offset 0. `partition_key` is written by the script; "" if it is the
+    stream's name."""
 
     offset: int
     at: int
@@ -32,7 +32,7 @@ class Entry(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Packet(Struct, frozen=True, array_like=True):
-    """What listeners of a stream get: messages in order, and how far the shard has come with them."""
+    """Messages to the listeners of a stream, in order, and the counter of the shard after them."""
 
     epoch: str
     run: str
@@ -45,8 +45,8 @@ _decode_entry = Decoder(Entry).decode
 decode_packet = Decoder(Packet).decode
 
 
-def body_of(publication: Publication) -> bytes:
-    """What follows the first three elements."""
+def encode_body(publication: Publication) -> bytes:
+    """The elements after the first three."""
     elements = (
         publication.payload,
         publication.exclude_socket,
@@ -56,11 +56,11 @@ def body_of(publication: Publication) -> bytes:
         publication.sequence,
     )
     whole = _encode((*elements, publication.ts_producer) if publication.ts_producer else elements)
-    return whole[1:]  # without the head of the array
+    return whole[1:]  # without the array header
 
 
-def elements_of(publication: Publication) -> int:
-    """How many an entry has with this body."""
+def count_elements(publication: Publication) -> int:
+    """The number of elements of an entry with this body."""
     return 10 if publication.ts_producer else 9
 
 
@@ -77,5 +77,5 @@ def registered(stream: str, epoch: str, entry: Entry) -> Registered:
     )
 
 
-def messages_of(stream: str, epoch: str, entries: Iterable[bytes]) -> tuple[Registered, ...]:
+def decode_messages(stream: str, epoch: str, entries: Iterable[bytes]) -> tuple[Registered, ...]:
     return tuple(registered(stream, epoch, _decode_entry(entry)) for entry in entries)

@@ -1,4 +1,4 @@
-"""The feed of the Redis backend: what the scripts publish, and orders to all nodes or to this one."""
+"""The feed of the Redis backend: messages that the scripts publish, and requests to all nodes or to this one."""
 
 import asyncio
 import logging
@@ -18,12 +18,12 @@ from ropewalk.adapters.backends.redis.subscriber import ShardSubscriber
 from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.messages import Publication, Registered, RemoteDisconnect, TransientRun, expand_runs
 from ropewalk.model.sessions import SessionTaken
-from ropewalk.ports import Deliver, OnDisconnectRequest
+from ropewalk.ports import Deliver, OnDisconnectRequest, ignore_missed
 
 logger = logging.getLogger("ropewalk.redis")
 
 ORDER_SECONDS = 60
-"""For how long an order is kept for nodes whose connection is down."""
+"""How long a request is kept for disconnected nodes."""
 
 MAX_DISCONNECTS = 10_000
 
@@ -53,22 +53,24 @@ class RedisFeed:
         self._store = store
         self._node = node
         self._deliver: Deliver | None = None
-        self._obey: OnDisconnectRequest | None = None
-        self._missed: Callable[[], None] = lambda: None
+        self._on_disconnect: OnDisconnectRequest | None = None
+        self._on_missed: Callable[[], None] = ignore_missed
         self._subscribers: list[ShardSubscriber] = []
         self._streams: dict[bytes, str] = {}  # by channel
-        self._orders: OrderedDict[str, None] = OrderedDict()  # ids of orders that were obeyed
+        self._orders: OrderedDict[str, None] = OrderedDict()  # ids of requests already carried out
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: Callable[[], None] = lambda: None) -> None:
-        self._deliver, self._obey, self._missed = deliver, obey, missed
+    async def start(
+        self, deliver: Deliver, on_disconnect_request: OnDisconnectRequest, on_missed: Callable[[], None] = ignore_missed
+    ) -> None:
+        self._deliver, self._on_disconnect, self._on_missed = deliver, on_disconnect_request, on_missed
         if self._store.found.is_set():
             await self._open()
         else:
             self._spawn(self._open_when_found())
 
     async def stop(self) -> None:
-        self._deliver = self._obey = None
+        self._deliver = self._on_disconnect = None
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -78,16 +80,16 @@ class RedisFeed:
         self._subscribers = []
 
     async def listen(self, stream: str) -> None:
-        index = self._store.index_of(stream)
+        index = self._store.shard_index(stream)
         if not self._subscribers:
-            raise Unavailable("Redis was not reached yet")
+            raise Unavailable("not connected to Redis yet")
         channel = self._store.shards[index].key(f"c:{stream}")
         self._streams[channel] = stream
         await self._subscribers[index].listen(channel)
 
     def unlisten(self, stream: str) -> None:
         if self._subscribers:
-            index = self._store.index_of(stream)
+            index = self._store.shard_index(stream)
             channel = self._store.shards[index].key(f"c:{stream}")
             self._streams.pop(channel, None)
             self._subscribers[index].unlisten(channel)
@@ -98,7 +100,7 @@ class RedisFeed:
                 message.stream, message.payload, message.exclude_socket, message.broadcast_type, transient=True
             )
             try:
-                self._store.appenders[self._store.index_of(message.stream)].hand_over([publication])
+                self._store.appenders[self._store.shard_index(message.stream)].append_unconfirmed([publication])
             except Unavailable as error:
                 logger.debug("a transient message is lost", extra={"stream": message.stream, "reason": str(error)})
 
@@ -115,7 +117,7 @@ class RedisFeed:
             await home.ask("order", [home.key("o")], home.key("orders"), encode(kept), *bounds)
         except Unavailable as error:
             failure = error
-        ended = await self._obey(request) if self._obey is not None else 0
+        ended = await self._on_disconnect(request) if self._on_disconnect is not None else 0
         if failure is not None:
             raise failure
         return ended
@@ -123,7 +125,7 @@ class RedisFeed:
     def health(self) -> str:
         return next((subscriber.trouble for subscriber in self._subscribers if subscriber.trouble), "")
 
-    # --- what comes ---------------------------------------------------------------------------------------------------
+    # --- incoming -----------------------------------------------------------------------------------------------------
 
     async def _open_when_found(self) -> None:
         await self._store.found.wait()
@@ -131,15 +133,15 @@ class RedisFeed:
 
     async def _open(self) -> None:
         for order in await self._kept_orders():
-            self._note(order.id)  # it was before the start, and there is nothing to end here
+            self._note(order.id)  # sent before the start: this process has no sessions to end
         for index, shard in enumerate(self._store.shards):
             always = [shard.key("orders"), shard.key(f"to:{self._node}")] if index == 0 else [shard.key("orders")]
             subscriber = ShardSubscriber(
                 self._store.topology.connect(str(index)),
-                self._store.manner.sharded,
+                self._store.context.sharded,
                 always,
                 partial(self._receive, shard),
-                partial(self._returned, index),
+                partial(self._on_reconnected, index),
             )
             subscriber.start()
             self._subscribers.append(subscriber)
@@ -152,7 +154,7 @@ class RedisFeed:
             else:
                 self._receive_packet(shard, stream, data)
         except MsgspecError as error:
-            logger.error("somebody else publishes on a channel of Ropewalk", extra={"reason": str(error)})
+            logger.error("malformed message on a channel of Ropewalk", extra={"reason": str(error)})
 
     def _receive_packet(self, shard: Shard, stream: str, data: bytes) -> None:
         packet = decode_packet(data)
@@ -165,33 +167,33 @@ class RedisFeed:
             self._take(_decode_order(data))
         elif channel == shard.key(f"to:{self._node}"):
             taken = _decode_taken(data)
-            self._spawn(self._do(session_taken(taken.sid, taken.reason)))
+            self._spawn(self._carry_out(session_taken(taken.sid, taken.reason)))
 
     def _take(self, order: _Order) -> None:
         if order.id not in self._orders:
             self._note(order.id)
-            self._spawn(self._do(RemoteDisconnect(order.identifier, order.reconnect)))
+            self._spawn(self._carry_out(RemoteDisconnect(order.identifier, order.reconnect)))
 
     def _note(self, order_id: str) -> None:
         self._orders[order_id] = None
         if len(self._orders) > MAX_DISCONNECTS:
             self._orders.popitem(last=False)
 
-    async def _do(self, order: RemoteDisconnect | SessionTaken) -> None:
-        if self._obey is None:
+    async def _carry_out(self, order: RemoteDisconnect | SessionTaken) -> None:
+        if self._on_disconnect is None:
             return
         try:
-            await self._obey(order)
+            await self._on_disconnect(order)
         except RopewalkError as error:
             logger.warning("an order was not carried out", extra={"reason": str(error)})
 
-    async def _returned(self, index: int) -> None:
-        self._missed()
+    async def _on_reconnected(self, index: int) -> None:
+        self._on_missed()
         if index == 0:
             self._spawn(self._catch_up())
 
     async def _catch_up(self) -> None:
-        """What was ordered while nobody here could hear it."""
+        """Carry out requests sent while this node was disconnected."""
         for order in await self._kept_orders():
             self._take(order)
 
@@ -200,7 +202,7 @@ class RedisFeed:
         try:
             kept = await home.ask("orders", [home.key("o")], ORDER_SECONDS * 1000)
         except Unavailable as error:
-            logger.warning("kept orders are not read", extra={"reason": str(error)})
+            logger.warning("cannot read kept orders", extra={"reason": str(error)})
             return []
         return [_decode_order(order) for order in kept]
 

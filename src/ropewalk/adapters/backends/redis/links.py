@@ -1,7 +1,7 @@
-"""Connections to the server of one shard, and what their errors mean.
+"""Connections to the server of one shard, and their errors.
 
-Invariant: `Unavailable` is raised only where the server has done nothing; where that is not known it is `Unanswered`. A
-connection on which an answer is missing is closed, so that no answer is ever taken for that of another question.
+Invariant: `Unavailable` means that the server did not execute the command; `Unanswered` means that this is unknown. A
+connection with a missing answer is closed, so that an answer is never matched to another command.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from ropewalk.connections.redis import CLOSED
 from ropewalk.model.errors import Unanswered, Unavailable
 
 MAX_LINKS = 16
-"""Questions that one node asks one shard at a time, apart from its appends. Others wait."""
+"""Concurrent commands per node and shard, without appends. Further ones wait."""
 
 WAIT_SECONDS = 2.0
 
 Connect = Callable[[], Awaitable[AbstractConnection]]
-"""Opens a connection to the server that has the shard now."""
+"""Opens a connection to the current server of the shard."""
 
 _NOTHING_DONE = re.compile(
     r"\b(LOADING|READONLY|MISCONF|OOM|CLUSTERDOWN|MASTERDOWN|BUSY|TRYAGAIN|NOREPLICAS|NOAUTH|WRONGPASS|NOPERM|MOVED|ASK)\b"
@@ -44,26 +44,25 @@ LOST = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, asyncio.Ti
 
 
 def done_nothing(error: Exception) -> bool:
-    """Whether an answer of the server says that it has not done what it was asked for."""
+    """Whether the error means that the server did not execute the command."""
     return isinstance(error, _NOTHING_DONE_TYPES) or _NOTHING_DONE.search(str(error)) is not None
 
 
 class RedisLink:
-    """One connection, one question at a time."""
+    """One connection, one command at a time."""
 
     def __init__(self, connection: AbstractConnection) -> None:
         self._connection = connection
 
     @property
     def usable(self) -> bool:
-        """Whether it is open as far as is known. A server that ended has closed it, and this has been noticed."""
+        """Whether the connection is open. False also if the server has closed it."""
         connection = self._connection
         return connection.is_connected and connection._reader is not None and not connection._reader.at_eof()
 
     async def ask(self, *command: Any) -> Any:
-        """Raises `Unanswered`, or `Unavailable` where it is closed already; what the server answers instead of doing it is
-        raised as the client's own error."""
-        if not self._connection.is_connected:  # the client would connect again by itself, perhaps to another server
+        """Raises `Unanswered`, `Unavailable` if the connection is already closed, and errors of the server unchanged."""
+        if not self._connection.is_connected:  # the client would reconnect silently, perhaps to another server
             raise Unavailable("the connection to Redis was closed")
         try:
             await self._connection.send_command(*command, check_health=False)
@@ -97,7 +96,7 @@ class RedisLinks:
             raise Unavailable(f"Redis cannot be reached: {error}") from None
 
     async def ask(self, call: Callable[[RedisLink], Awaitable[Any]]) -> Any:
-        """Raises `Unavailable` where no link is free in time."""
+        """Raises `Unavailable` if no link is free in time."""
         if self._slots.locked():
             await self._wait()
         else:
@@ -116,7 +115,7 @@ class RedisLinks:
             async with asyncio.timeout(WAIT_SECONDS):
                 await self._slots.acquire()
         except TimeoutError:
-            raise Unavailable("too much is asked of Redis") from None
+            raise Unavailable("too many concurrent requests to Redis") from None
 
     async def take(self) -> RedisLink:
         while self._idle:
@@ -128,7 +127,7 @@ class RedisLinks:
     async def give_back(self, link: RedisLink) -> None:
         if link.usable:
             self._idle.append(link)
-        else:  # the server closed it, but this end is open until it is closed too
+        else:  # the server has closed it; close this end too
             await link.close()
 
     async def close(self) -> None:

@@ -1,10 +1,10 @@
-"""Presence in Redis: the set of a stream is in the stream's shard, so that a change and its message are one script."""
+"""Presence in Redis. The set of a stream is in the shard of the stream, so that a change and its message are one script."""
 
 import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ropewalk.adapters.backends.redis.entries import body_of
+from ropewalk.adapters.backends.redis.entries import encode_body
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.adapters.backends.redis.store import Store
 from ropewalk.core.server_publications import presence_publication
@@ -12,7 +12,7 @@ from ropewalk.model.errors import LimitReached
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 
 EXPIRED_AT_ONCE = 500
-"""Sids that one call of `expire` may look at in a shard."""
+"""Sids per shard and call of `expire`."""
 
 _KEYS = ("x", "ps", "pi", "ph", "pd", "po", "pw", "nn", "nl")
 
@@ -28,16 +28,16 @@ class RedisPresence:
     async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
         joined, left = (presence_publication(PresenceEvent(kind, stream, member)) for kind in ("join", "leave"))
         answer = await self._ask(
-            self._store.shard_of(stream),
+            self._store.shard_for(stream),
             "join",
             self._node,
             stream,
             sid,
             member.id,
             member.info,
-            body_of(joined),
+            encode_body(joined),
             len(joined.payload),
-            body_of(left),
+            encode_body(left),
             len(left.payload),
             self._max_members,
         )
@@ -46,7 +46,7 @@ class RedisPresence:
         return _events(answer)
 
     async def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
-        return _events(await self._ask(self._store.shard_of(stream), "leave", stream, sid))
+        return _events(await self._ask(self._store.shard_for(stream), "leave", stream, sid))
 
     async def detach(self, sid: str, ttl: float) -> None:
         await self._ask_all("detach", sid, round(ttl * 1000))
@@ -62,7 +62,7 @@ class RedisPresence:
         return [event for answer in await self._ask_all("expire", EXPIRED_AT_ONCE) for event in _events(answer)]
 
     async def members(self, stream: str, after: str, limit: int) -> PresencePage:
-        total, *found = await self._ask(self._store.shard_of(stream), "page", stream, after, limit + 1)
+        total, *found = await self._ask(self._store.shard_for(stream), "page", stream, after, limit + 1)
         members = [Member(member_id.decode(), info) for member_id, info in zip(found[::2], found[1::2], strict=True)]
         next_id = members[limit - 1].id if len(members) > limit else None
         return PresencePage(stream, total, tuple(members[:limit]), next_id)

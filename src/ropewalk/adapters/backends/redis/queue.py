@@ -1,4 +1,4 @@
-"""The record queue in Redis: what the append script keeps for the node that writes a journal."""
+"""The record queue in Redis: rows that the append script stores for the node that writes a journal."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ ADDED_AT_ONCE = 500
 
 
 class _Registered(Struct, frozen=True, array_like=True):
-    """What the append script writes. Rows that nodes add are msgpack maps, so that the two are told apart."""
+    """A row written by the append script. Rows added by nodes are msgpack maps instead."""
 
     key: str
     stream: str
@@ -26,11 +26,11 @@ class _Registered(Struct, frozen=True, array_like=True):
 _encode_row = Encoder().encode
 _decode_row = Decoder(Row).decode
 _decode_registered = Decoder(_Registered).decode
-_REGISTERED = 0x94  # how an array of four begins
+_REGISTERED = 0x94  # header of an array of four elements
 
 
 class RedisQueue:
-    """Implements `ports.RecordQueue` for one node. Every shard has a queue of its own; whoever has claimed the first one has
+    """Implements `ports.RecordQueue` for one node. Every shard has its own queue; the node that claims the first one claims
     them all."""
 
     def __init__(self, store: Store, node: str, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""Sessions in Redis, and the leases of the nodes they live on. All sessions are in one shard, so that a step is one script."""
+"""Sessions in Redis, and the leases of the nodes they live on. All sessions are in one shard; each call is one script."""
 
 import asyncio
 import logging
@@ -19,11 +19,11 @@ from ropewalk.ports import Clock
 logger = logging.getLogger("ropewalk.redis")
 
 ABANDONED_AT_ONCE = 10_000
-TIMES = 5
-"""Answers by which the store's clock is known."""
+CLOCK_SAMPLES = 5
+"""Answers used to estimate the offset of the store's clock."""
 
 WRITTEN, TAKEN, REVOKED, UNKNOWN = -1, 0, 1, 3
-"""What the scripts answer for a session, as in `lua/records.lua` and `lua/sessions.lua`."""
+"""Results of the scripts for a session, as in `lua/records.lua` and `lua/sessions.lua`."""
 
 _KEYS = ("x", "s", "ss", "sg", "sr", "so", "su", "sl", "si", "sd", "nn", "nl")
 _PRESENCE_KEYS = ("ph", "pd", "po", "pw")
@@ -50,7 +50,7 @@ class RedisSessions:
         self._node = node
         self._clock = clock
         self._max_size = limits.max_session_size
-        self._ahead: deque[int] = deque(maxlen=TIMES)  # by how much the store's clock was ahead of this node's
+        self._ahead: deque[int] = deque(maxlen=CLOCK_SAMPLES)  # offset of the store's clock from this node's
 
     async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
         data = _encode(snapshot)
@@ -74,8 +74,8 @@ class RedisSessions:
         return await self.take_expired(ABANDONED_AT_ONCE)
 
     async def renew(self, ttl: float, received: Collection[str]) -> Renewal:
-        """Members may be in any shard, so every shard has the lease. The number of the renewal changes when the lease ended in
-        one of the shards, and when the server of one was replaced or restarted: it may have lost sessions and members."""
+        """Every shard has the lease, because members may be in any shard. The number of the renewal changes if the lease
+        expired in a shard, or if the server of a shard restarted or was replaced: it may have lost sessions and members."""
         home, *others = self._store.shards
         mine = (self._node, _milliseconds(ttl))
         answers = await asyncio.gather(
@@ -83,7 +83,7 @@ class RedisSessions:
             *(shard.ask("leases", lease_keys(shard), "renew", *mine) for shard in others),
         )
         self._learn_time(answers[0][2])
-        taken = tuple(map(_untold, answers[0][3:]))
+        taken = tuple(map(_decode_taken, answers[0][3:]))
         runs = crc32(b" ".join(answer[1] for answer in answers))
         return Renewal(sum(answer[0] for answer in answers) << 32 | runs, taken)
 
@@ -91,7 +91,7 @@ class RedisSessions:
         if not self._ahead:
             self._learn_time(await self._ask("time"))
         snapshots = [_encode(write.snapshot) for write in sessions]
-        described = [self._described(*pair) for pair in zip(sessions, snapshots, strict=True)]
+        described = [self._describe(*pair) for pair in zip(sessions, snapshots, strict=True)]
         answers = await self._ask("write", self._node, encode(described), *snapshots)
         pairs = zip(sessions, answers, strict=True)
         return [session_taken(write.sid, reason) for write, reason in pairs if reason != WRITTEN]
@@ -99,9 +99,9 @@ class RedisSessions:
     def _learn_time(self, store_time: int) -> None:
         self._ahead.append(store_time - _milliseconds(self._clock()))
 
-    def _described(self, write: SessionWrite, snapshot: bytes) -> tuple[str, str, int, int, int, int]:
-        """When it began is told by the store's clock, as its answers tell it, of which the fastest comes nearest. How long ago
-        it was would be wrong for what is held up on its way, and a session that was revoked meanwhile would come back."""
+    def _describe(self, write: SessionWrite, snapshot: bytes) -> tuple[str, str, int, int, int, int]:
+        """`began` is converted to the store's clock; the fastest answer gives the best offset. An age instead of a time would
+        be wrong for a delayed write, and could restore a session that was revoked meanwhile."""
         began = -1 if write.began is None else _milliseconds(write.began) + max(self._ahead)
         ttl = _milliseconds(write.ttl)
         if len(snapshot) > self._max_size and ttl:
@@ -127,7 +127,7 @@ def _sessions(parts: Sequence[bytes]) -> Iterator[tuple[str, SessionSnapshot]]:
         yield sid.decode(), _decode(data)
 
 
-def _untold(order: bytes) -> SessionTaken:
+def _decode_taken(order: bytes) -> SessionTaken:
     sid, _, reason = order.decode().rpartition("\0")
     return session_taken(sid, int(reason))
 

@@ -1,7 +1,7 @@
-"""One shard of the store: where its keys are, how its scripts are run, and how far this node saw it come.
+"""One shard of the store: its keys, its scripts, and the newest counter that this node has seen.
 
-Invariant: no position is given or read on a run of the server that was not confirmed (`lua/hello.lua`). A server that came back
-without its newest writes begins a new generation first, and with it new epochs.
+Invariant: positions are assigned and read only in a confirmed run of the server (`lua/hello.lua`). A server that restarts
+without its newest writes first begins a new generation or new epochs.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from ropewalk.adapters.backends.redis.links import RedisLink, RedisLinks, done_n
 from ropewalk.model.errors import Unanswered, Unavailable
 
 MAX_STREAMS = 10_000
-"""Names in all groups. Older groups are dropped: a server that has lost more begins new epochs for all streams."""
+"""Stream names in all groups. Older groups are dropped; if the server loses more, all streams begin new epochs."""
 
 
 class AppendGroup:
-    """Appends that one script registers. `end`: the shard's counter after it; infinite while that is not known."""
+    """Appends that one script registers. `end`: the shard's counter after it; infinite until it is answered."""
 
     __slots__ = ("count", "end", "streams")
 
@@ -38,9 +38,9 @@ class AppendGroup:
 
 
 class RecentAppends:
-    """The streams to which this node has appended lately, for a server that comes back without its newest writes.
+    """The streams to which this node has appended recently, in case the server restarts without its newest writes.
 
-    Invariant: a group of appends is noted before it is sent, so above `since` none is missing.
+    Invariant: a group is added before it is sent, so no group above `since` is missing.
     """
 
     def __init__(self) -> None:
@@ -50,11 +50,11 @@ class RecentAppends:
         self._newest = 0
 
     def start(self, counter: int) -> None:
-        """The shard had come this far before this process began: an earlier one under the same name may have appended."""
+        """The counter at the start of this process. A former process with the same name may have appended below it."""
         self._since = counter
 
     def begin(self, streams: Iterable[str], count: int) -> AppendGroup:
-        """`count`: how many messages it may register."""
+        """`count`: maximum number of messages it may register."""
         group = AppendGroup(streams, count)
         self._groups.append(group)
         self._names += len(group.streams)
@@ -67,16 +67,16 @@ class RecentAppends:
     def answered(self, group: AppendGroup, counter: int) -> None:
         group.end = self._newest = counter
 
-    def testimony(self, counter: int) -> bytes:
-        """Whether all groups above a counter are known, how many messages they have at most, and their streams."""
+    def report(self, counter: int) -> bytes:
+        """Encodes whether all groups above a counter are known, the maximum number of their messages, and their streams."""
         groups = [group for group in self._groups if group.end > counter]
         streams = {stream for group in groups for stream in group.streams}
         return encode((int(self._since <= counter), sum(group.count for group in groups), sorted(streams)))
 
 
 class Script(Struct, frozen=True):
-    """A Lua script: one atomic step of the server. The first three arguments of most scripts are the run of the server that the
-    caller knows, the time that tests set (0 otherwise), and the command that reaches subscribers."""
+    """A Lua script, executed atomically. The first three arguments of most scripts are the server run known to the caller, the
+    time set by tests or 0, and the publish command."""
 
     text: str
     digest: str
@@ -89,7 +89,7 @@ PRELUDES = {
     "ring_renew": (),
     "ring_record": (),
 }
-"""What stands before a script; before all others it is `common`."""
+"""The files prepended to a script; by default `common`."""
 
 
 @cache
@@ -104,17 +104,17 @@ logger = logging.getLogger("ropewalk.redis")
 UNCONFIRMED = "RWHELLO"
 
 GRACE_MS = 1000
-"""How long a server that came back waits for what other nodes saw of it; three times as long if it lost something."""
+"""How long a restarted server waits for reports of other nodes; three times as long if it has lost messages."""
 
 HELLO_SECONDS = 5.0
 
 SCRIPT_ATTEMPTS = 4
-"""Nothing was done in any of them: the server did not know the script, or its run was not confirmed."""
+"""Retries without effect: the server did not have the script, or its run was not confirmed."""
 
 
-class Manner:
-    """How `node` calls the scripts, the same for all shards. `clock`: the time of tests in milliseconds; None: the server's.
-    `sharded`: whether subscribers are reached by SPUBLISH. `restart`: every run of the server is a new generation."""
+class ScriptContext:
+    """Arguments of the scripts that are the same for all shards. `clock`: for tests, in milliseconds; None: the server's clock.
+    `sharded`: whether to use SPUBLISH. `restart`: every run of the server is a new generation."""
 
     def __init__(self, prefix: str, node: str, clock: Callable[[], int] | None = None, restart: bool = False) -> None:
         self.prefix = prefix
@@ -132,24 +132,24 @@ class Manner:
 
 
 class Shard:
-    """`tag`: what its keys have in common, so that they are on one server of a cluster."""
+    """`tag`: the hash tag of its keys, so that they are on one server of a cluster."""
 
-    def __init__(self, tag: str, links: RedisLinks, manner: Manner) -> None:
+    def __init__(self, tag: str, links: RedisLinks, context: ScriptContext) -> None:
         self.links = links
-        self.manner = manner
-        self.trouble = ""  # what failed last, "" since the server answered again
-        self._base = f"{manner.prefix}{{{tag}}}:".encode()
+        self.context = context
+        self.trouble = ""  # the last error, "" after a success
+        self._base = f"{context.prefix}{{{tag}}}:".encode()
         self._run = ""
         self._generation = ""
         self._counter = 0
-        self._greeting = asyncio.Lock()
+        self._confirming = asyncio.Lock()
         self.appends = RecentAppends()
 
     def key(self, name: str) -> bytes:
         return self._base + name.encode()
 
     def saw(self, run: str, generation: str, counter: int) -> None:
-        """The shard had come this far. What an earlier run of the server said is over, and a later one was not greeted yet."""
+        """Update the counter. Counters of other runs of the server are ignored."""
         if generation == self._generation and self._run.startswith(run):
             self._counter = max(self._counter, counter)
 
@@ -173,39 +173,39 @@ class Shard:
                 except exceptions.ResponseError as error:
                     if UNCONFIRMED not in str(error):
                         raise
-                    await self.greet(link)
+                    await self.confirm_run(link)
                 else:
                     self.trouble = ""
                     return answer
         except exceptions.RedisError as error:
-            await link.close()  # the server that has the shard may be another one now
+            await link.close()  # the shard may have moved to another server
             if done_nothing(error):
                 raise Unavailable(f"Redis refuses: {error}") from None
             logger.error("a script failed", extra={"script": name, "reason": str(error)})
             raise Unanswered(f"Redis failed: {error}") from None
-        raise Unavailable("Redis starts again and again")
+        raise Unavailable("Redis restarts repeatedly")
 
     async def _call(self, link: RedisLink, called: Script, keys: list[bytes], arguments: tuple[Any, ...]) -> Any:
-        manner = self.manner
-        known = (self._run, manner.now(), manner.publish)
+        context = self.context
+        known = (self._run, context.now(), context.publish)
         return await link.ask("EVALSHA", called.digest, len(keys), *keys, *known, *arguments)
 
-    async def greet(self, link: RedisLink) -> None:
-        """Have the run of the server confirmed, and tell what this node saw of the one before. Raises `Unavailable`."""
-        async with self._greeting:
+    async def confirm_run(self, link: RedisLink) -> None:
+        """Confirm the run of the server, and report what this node saw of the former one. Raises `Unavailable`."""
+        async with self._confirming:
             try:
                 async with asyncio.timeout(HELLO_SECONDS):
                     proof = await _keeps_everything(link)
                     while not await self._hello(link, proof):
                         pass
             except TimeoutError:
-                raise Unavailable("Redis has started anew and is not confirmed yet") from None
+                raise Unavailable("Redis has restarted and is not confirmed yet") from None
 
-    async def _hello(self, link: RedisLink, proof: bool, testimony: bytes = b"") -> bool:
-        """Whether the run is confirmed; otherwise some time has passed, and it may be asked again."""
-        called, manner = script("hello"), self.manner
+    async def _hello(self, link: RedisLink, proof: bool, report: bytes = b"") -> bool:
+        """Returns whether the run is confirmed. If not, it has waited and may be called again."""
+        called, context = script("hello"), self.context
         seen = (self._generation, self._counter, self._run)
-        how = (GRACE_MS, int(proof), secrets.token_urlsafe(6), int(manner.restart), manner.node, testimony)
+        how = (GRACE_MS, int(proof), secrets.token_urlsafe(6), int(context.restart), context.node, report)
         try:
             answer = await self._call(link, called, [self.key("x"), self.key("nn"), self.key("w")], (*seen, *how))
         except exceptions.NoScriptError:
@@ -213,35 +213,33 @@ class Shard:
             return False
         run, generation, counter, wait, lost = answer
         if wait < 0:
-            return await self._hello(link, proof, self.appends.testimony(int(counter)))
+            return await self._hello(link, proof, self.appends.report(int(counter)))
         if wait:
             await asyncio.sleep(wait / 1000)
             return False
         if lost:
             logger.warning(
-                "Redis came back without all it had: some streams begin new epochs",
+                "Redis has lost messages: some streams begin new epochs",
                 extra={"shard": self._base.decode(), "streams": lost},
             )
-        self._confirm(run.decode(), generation.decode(), int(counter))
+        self._set_run(run.decode(), generation.decode(), int(counter))
         return True
 
-    def _confirm(self, run: str, generation: str, counter: int) -> None:
+    def _set_run(self, run: str, generation: str, counter: int) -> None:
         if self._generation and generation != self._generation:
-            logger.warning(
-                "Redis came back without all it had: all streams begin new epochs", extra={"shard": self._base.decode()}
-            )
+            logger.warning("Redis may have lost messages: all streams begin new epochs", extra={"shard": self._base.decode()})
         elif self._run and run != self._run:
-            logger.info("Redis has started anew", extra={"shard": self._base.decode()})
+            logger.info("Redis has restarted", extra={"shard": self._base.decode()})
         if not self._run:
             self.appends.start(counter)
         self._run, self._generation, self._counter = run, generation, counter
 
 
 async def _keeps_everything(link: RedisLink) -> bool:
-    """Whether the server writes everything to the disk before it answers, so that a restart loses nothing."""
+    """Whether the server syncs every write to disk before it answers, so that a restart loses nothing."""
     try:
         persistence = await link.ask("INFO", "persistence")
         answer = await link.ask("CONFIG", "GET", "appendfsync")
-    except exceptions.ResponseError:  # not everybody may ask
+    except exceptions.ResponseError:  # the user may lack permission
         return False
     return b"aof_enabled:1" in persistence and b"always" in answer

@@ -9,8 +9,8 @@ from itertools import islice
 from msgspec import Struct
 from msgspec.msgpack import encode
 
-from ropewalk.adapters.backends.redis.appends import Keeping
-from ropewalk.adapters.backends.redis.entries import messages_of
+from ropewalk.adapters.backends.redis.appends import RetentionLimits
+from ropewalk.adapters.backends.redis.entries import decode_messages
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.adapters.backends.redis.store import Store
 from ropewalk.model.errors import PartitionChanged, Unanswered, Unavailable
@@ -22,7 +22,7 @@ LAST_SECOND = 2.0**43  # in milliseconds it is still exact
 
 
 class _View(Struct, frozen=True):
-    """A stream as it was read. `trimmed_at`: the time of the newest message that is not kept any more, in milliseconds."""
+    """A stream as read. `trimmed_at`: the time of the newest trimmed message, in milliseconds."""
 
     stream: str
     epoch: str
@@ -47,13 +47,13 @@ class _View(Struct, frozen=True):
 class RedisStreams:
     """Implements `ports.StreamStore`."""
 
-    resolves_unanswered = False  # it recognises what has a uid
+    resolves_unanswered = False  # it only recognises publications with a uid
     confirms_transient = False
     instant = False
 
-    def __init__(self, store: Store, keeping: Keeping) -> None:
+    def __init__(self, store: Store, retention: RetentionLimits) -> None:
         self._store = store
-        self._keeping = keeping
+        self._retention = retention
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         store = self._store
@@ -62,10 +62,10 @@ class RedisStreams:
         return await self._append_to_shards(publications)
 
     async def _append_to_shards(self, publications: Sequence[Publication]) -> list[Receipt]:
-        """Whole or not at all within each shard; of a cluster there are several."""
+        """Atomic within each shard; a cluster has several."""
         parts: dict[int, list[int]] = {}
         for place, publication in enumerate(publications):
-            parts.setdefault(self._store.index_of(publication.stream), []).append(place)
+            parts.setdefault(self._store.shard_index(publication.stream), []).append(place)
         if len(parts) > 1:
             await self._check_partition_keys(publications)
         calls = [self._append(index, [publications[place] for place in places]) for index, places in parts.items()]
@@ -82,8 +82,7 @@ class RedisStreams:
         return [receipts[place] for place in range(len(publications))]
 
     async def _check_partition_keys(self, publications: Sequence[Publication]) -> None:
-        """Each shard checks them for itself; this is so that one that is refused is refused before another shard has begun.
-        Raises `PartitionChanged`."""
+        """Each shard checks them too. Checking all first prevents a partial append. Raises `PartitionChanged`."""
         named = [each for each in publications if not each.transient]
         if not any(publication.partition_key for publication in named):
             return
@@ -153,8 +152,8 @@ class RedisStreams:
         return found
 
     async def _read(self, stream: str, what: str, epoch: str = "", offset: int = 0, most: int = 0) -> _View | None:
-        shard = self._store.shard_of(stream)
-        limit, ttl, _ = self._keeping.of(stream)
+        shard = self._store.shard_for(stream)
+        limit, ttl, _ = self._retention.of(stream)
         keys = [shard.key("x"), shard.key(f"m:{stream}"), shard.key(f"h:{stream}")]
         answer = await shard.ask(
             "read", keys, encode((limit, ttl, what, epoch, offset, most, MAX_ANSWER_BYTES, MESSAGE_OVERHEAD_BYTES))
@@ -163,12 +162,12 @@ class RedisStreams:
             return None
         found, tip, partition_key, trimmed_at = (part.decode() for part in answer[:4])
         kept = int(answer[4]) if len(answer) > 4 else 0
-        messages = messages_of(stream, found, answer[5:])
+        messages = decode_messages(stream, found, answer[5:])
         return _View(stream, found, int(tip), partition_key, int(trimmed_at) if trimmed_at else None, kept, messages)
 
 
 def _milliseconds(timestamp: float) -> int:
-    """The first whole one that is not before this time."""
+    """Rounded up."""
     return math.ceil(round(min(max(timestamp, 0.0), LAST_SECOND) * 1000, 3))
 
 

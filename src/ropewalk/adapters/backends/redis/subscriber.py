@@ -1,7 +1,7 @@
-"""The subscriptions of this node to the channels of one shard, over a connection of their own that comes back by itself.
+"""The subscriptions of this node to the channels of one shard, over a separate connection that reconnects automatically.
 
-Redis writes everything in order to a subscriber, or closes its connection. So nothing is lost while it lives, and after every
-new one `missed` says that something may have been.
+Redis sends every message in order to a subscriber, or closes its connection. So messages are lost only between connections, and
+`reconnected` is called after each new connection.
 """
 
 import asyncio
@@ -22,22 +22,22 @@ logger = logging.getLogger("ropewalk.redis")
 BETWEEN_CONNECTIONS = Backoff(0.05, 2.0)
 
 QUIET_SECONDS = 2.0
-"""A connection that is quiet for so long is asked whether it lives, and given up when it does not answer as fast."""
+"""A connection without messages for this long is pinged, and closed if the answer takes as long again."""
 
 LISTEN_SECONDS = 2.0
 
 CHANNELS_AT_ONCE = 500
 
 CANCEL_SECONDS = 0.05
-"""The client loses a cancellation that comes as something it waits for is done; then it is told again."""
+"""The client can lose a cancellation that arrives together with a result. Then the task is cancelled again."""
 
 Receive = Callable[[bytes, bytes], None]
-"""Takes a channel and what came on it."""
+"""Receives a channel and a message."""
 
 
 class ShardSubscriber:
-    """`always`: channels that are listened to from the beginning. `sharded`: channels belong to their shard (SSUBSCRIBE).
-    `returned` is called whenever a connection has taken the place of a lost one, and all that is wanted is subscribed again."""
+    """`always`: channels subscribed from the start. `sharded`: use SSUBSCRIBE. `reconnected` is called once a new connection
+    has subscribed to all wanted channels."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class ShardSubscriber:
         sharded: bool,
         always: list[bytes],
         receive: Receive,
-        returned: Callable[[], Awaitable[None]],
+        reconnected: Callable[[], Awaitable[None]],
     ) -> None:
         self._connect = connect
         self._prefix = "S" if sharded else ""
         self._receive = receive
-        self._returned = returned
+        self._reconnected = reconnected
         self._wanted: dict[bytes, None] = dict.fromkeys(always)
         self._unconfirmed: Counter[bytes] = Counter()
         self._confirmed: set[bytes] = set()
-        self._catching_up: set[bytes] = set()  # what a new connection has not confirmed yet
+        self._catching_up: set[bytes] = set()  # channels that a new connection has not confirmed yet
         self._waiting: dict[bytes, asyncio.Future[None]] = {}
         self._changes: dict[bytes, bool] = {}
         self._connection: AbstractConnection | None = None
@@ -72,7 +72,7 @@ class ShardSubscriber:
                 await asyncio.wait([task], timeout=CANCEL_SECONDS)
 
     async def listen(self, channel: bytes) -> None:
-        """Returns when the server has confirmed it. Raises `Unavailable`."""
+        """Returns once the server has confirmed it. Raises `Unavailable`."""
         if channel in self._confirmed:
             return
         if channel not in self._wanted:
@@ -94,7 +94,7 @@ class ShardSubscriber:
             self._waiting.pop(channel, None)
             self._change(channel, False)
 
-    # --- what changes is sent together --------------------------------------------------------------------------------
+    # --- batched changes ----------------------------------------------------------------------------------------------
 
     def _change(self, channel: bytes, wanted: bool) -> None:
         self._changes[channel] = wanted
@@ -109,7 +109,7 @@ class ShardSubscriber:
                 await self._send("UNSUBSCRIBE", [channel for channel, wanted in changes.items() if not wanted])
                 await self._send("SUBSCRIBE", [channel for channel, wanted in changes.items() if wanted])
         except (*LOST, exceptions.RedisError):
-            pass  # whoever reads has noticed, and subscribes again to all that is wanted
+            pass  # the reading task reconnects and subscribes to all wanted channels
         finally:
             self._flushing = None
 
@@ -130,7 +130,7 @@ class ShardSubscriber:
             try:
                 connection = await self._connect()
             except (*LOST, exceptions.RedisError) as error:
-                self._say_trouble(error)
+                self._report_trouble(error)
                 failures += 1
                 await asyncio.sleep(BETWEEN_CONNECTIONS.delay(failures, random.random))
                 continue
@@ -138,14 +138,14 @@ class ShardSubscriber:
             try:
                 await self._serve_until_lost(connection)
             except (*LOST, exceptions.RedisError) as error:
-                self._say_trouble(error)
+                self._report_trouble(error)
                 await asyncio.sleep(BETWEEN_CONNECTIONS.delay(failures, random.random))
-            except Exception as error:  # whatever it is, a node that hears nothing any more is the worst
+            except Exception as error:  # keep trying: without this task the node receives nothing
                 logger.exception("the subscriptions failed")
-                self._say_trouble(error)
+                self._report_trouble(error)
                 await asyncio.sleep(BETWEEN_CONNECTIONS.cap)
 
-    def _say_trouble(self, error: Exception) -> None:
+    def _report_trouble(self, error: Exception) -> None:
         if not self.trouble:
             logger.warning("the subscriptions are interrupted", extra={"reason": str(error)})
         self.trouble = f"Redis cannot be listened to: {error}"
@@ -179,12 +179,12 @@ class ShardSubscriber:
                 self._receive(channel, rest[0])
                 continue
             behind = bool(self._catching_up)
-            self._take_notice(kind, channel)
+            self._handle_confirmation(kind, channel)
             if behind and not self._catching_up:
                 self.trouble = ""
-                await self._returned()
+                await self._reconnected()
 
-    def _take_notice(self, kind: bytes, channel: bytes) -> None:
+    def _handle_confirmation(self, kind: bytes, channel: bytes) -> None:
         if kind in (b"subscribe", b"ssubscribe"):
             self._unconfirmed[channel] -= 1
             if self._unconfirmed[channel] <= 0:
@@ -199,6 +199,6 @@ class ShardSubscriber:
 
 
 async def _write(connection: AbstractConnection, *command: bytes | str) -> None:
-    if not connection.is_connected:  # the client would connect again by itself, and nobody would hear of it
+    if not connection.is_connected:  # the client would reconnect silently, without the subscriptions
         raise exceptions.ConnectionError("it was closed")
     await connection.send_command(*command, check_health=False)

@@ -1,4 +1,4 @@
-"""Which server has which shard: a single Redis, the master that Sentinels name, or the masters of a Redis Cluster."""
+"""The servers of the shards: a single Redis, the master named by Sentinels, or the masters of a Redis Cluster."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,11 +16,11 @@ REPLY_SECONDS = 2.0
 CLUSTER_SHARDS = 16
 
 SHARDED_CHANNELS = 7
-"""The version of Redis that has SPUBLISH."""
+"""The first major version of Redis with SPUBLISH."""
 
 
 class Topology:
-    """Opens connections. Everything else is known once `discover` has returned."""
+    """Opens connections. Its attributes are valid once `discover` has returned."""
 
     def __init__(self, address: RedisAddress) -> None:
         urls = address.url.split(",")
@@ -32,12 +32,12 @@ class Topology:
 
     @property
     def sharded(self) -> bool:
-        """Whether subscribers are reached by SPUBLISH. PUBLISH of a cluster goes to all of its servers."""
+        """Whether to use SPUBLISH. In a cluster PUBLISH is sent to all servers."""
         return self.cluster and int(self.version.partition(".")[0]) >= SHARDED_CHANNELS
 
     async def discover(self, configuration: str) -> RedisLink:
-        """Ask what there is. `configuration`: the key of what must stay as it was at first. Returns the link that it was asked
-        over. Raises `Unavailable`."""
+        """Read version and topology. `configuration`: the key of the fixed number of shards. Returns the link it used. Raises
+        `Unavailable`."""
         try:
             link = RedisLink(await self._any())
             try:
@@ -56,7 +56,7 @@ class Topology:
             self.shards = await self._fixed_shards(configuration)
 
     async def close(self) -> None:
-        """Close what `discover` and `connect` use to find servers. It is opened again when it is needed."""
+        """Close the clients used by `discover` and `connect`. They reopen on demand."""
         for seed in self._seeds:
             await close_redis(seed)
 
@@ -67,7 +67,7 @@ class Topology:
         return to_shard
 
     async def _fixed_shards(self, configuration: str) -> int:
-        """The number with which the store was begun: every node must know the same one."""
+        """The number of shards set when the store was created. All nodes must use the same one."""
         link = RedisLink(await self._to_slot(key_slot(configuration.encode())))
         try:
             await link.ask("SET", configuration, CLUSTER_SHARDS, "NX")
@@ -76,7 +76,7 @@ class Topology:
             await link.close()
 
     async def _any(self) -> AbstractConnection:
-        """To the only server, or to any of a cluster that answers."""
+        """Connect to the only server, or to any reachable one of a cluster."""
         failure: Exception | None = None
         for seed in self._seeds:
             try:
@@ -87,17 +87,17 @@ class Topology:
         raise failure
 
     async def _to_slot(self, slot: int) -> AbstractConnection:
-        """To the master that has the slot now, as the first server that answers knows it."""
-        asked = RedisLink(await self._any())
+        """Connect to the master of the slot, as known to the first server that answers."""
+        link = RedisLink(await self._any())
         try:
-            ranges = await asked.ask("CLUSTER", "SLOTS")
+            ranges = await link.ask("CLUSTER", "SLOTS")
         finally:
-            await asked.close()
-        host, port = _master_of(ranges, slot)
+            await link.close()
+        host, port = _find_master(ranges, slot)
         return await connection_to(self._seeds[0], host, port)
 
 
-def _master_of(ranges: Any, slot: int) -> tuple[str, int]:
+def _find_master(ranges: Any, slot: int) -> tuple[str, int]:
     for first, last, master, *_ in ranges:
         if first <= slot <= last and master[0]:
             return master[0].decode(), master[1]

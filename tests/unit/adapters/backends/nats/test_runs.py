@@ -18,4 +18,4 @@ def test_item_of_seven_elements_is_read() -> None:
 def test_item_is_not_larger_than_its_estimated_size() -> None:
     most = Publication("s", b"x" * 70_000, "s" * 300, "b" * 300, uid="u" * 300, producer="p" * 300, sequence=2**63 - 1)
     timed = msgspec.structs.replace(most, ts_producer=2**64 - 1)
-    assert len(msgspec.msgpack.encode(runs.item_of(timed))) <= runs.size_of(timed)
+    assert len(msgspec.msgpack.encode(runs.build_item(timed))) <= runs.estimate_size(timed)

@@ -1,6 +1,6 @@
--- Registers a group of appends: each of them whole or not at all.
+-- Registers a group of appends. Each append is atomic.
 -- KEYS: shard, names, deadlines, uids, order of uids, record queue; then metadata and history of each stream; then one per producer.
--- ARGV[4]: what the group is; then the body of each publication.
+-- ARGV[4]: description of the group; then the body of each publication.
 
 local CHUNK = 1000
 
@@ -102,12 +102,12 @@ local function find_sequence(index, sequence)
       if string.sub(line, 1, 20) == sequence then return string.sub(line, 22) end
     end
   end
-  return ' 0' -- it was registered, and where is not known any more
+  return ' 0' -- registered, at an unknown position
 end
 
 -- --- appends ---
 
--- Nothing but this can refuse an append, so that what follows it is done as a whole.
+-- The only check that can reject an append, so the steps after it are atomic.
 local function refusal(batch)
   local seen, any = {}, false
   for _, publication in ipairs(batch) do
@@ -141,7 +141,7 @@ local function register(publication)
   stream.tip = stream.tip + 1
   stream.partition_key = stream.partition_key or (publication[6] ~= '' and publication[6]) or stream.name
   if stream.partition_key ~= stream.name then
-    if elements == 9 then body = body .. '\0' end -- no time of the producer
+    if elements == 9 then body = body .. '\0' end -- without a producer time
     body, elements = body .. cmsgpack.pack(stream.partition_key), 11
   end
   local entry = entry_of(stream.tip, stream.at, size, body, elements)
@@ -173,7 +173,7 @@ local function answer(batch)
   return answers
 end
 
--- --- what has changed ---
+-- --- changes ---
 
 local messages, bytes, opened = 0, 0, 0
 local recorded, rows = redis.call('HGET', shard, 'rc'), {}

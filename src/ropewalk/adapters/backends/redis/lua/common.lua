@@ -1,30 +1,30 @@
--- What all scripts share; it is put before each of them.
--- Numbers are written by number(): Lua's own conversion turns 1e14 and above into the text of a float.
+-- Prepended to all scripts.
+-- Use number() to write numbers: Lua's own conversion formats 1e14 and above as a float.
 
 local function number(value)
   return string.format('%d', value)
 end
 
--- Milliseconds. The server's clock is the one of all nodes.
+-- Milliseconds. All nodes use the server's clock.
 local function clock()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Every call begins with: the run of the server that the caller knows; the time that tests set, 0 otherwise; the command that
--- reaches subscribers, PUBLISH or SPUBLISH.
+-- The first arguments of every call: the server run known to the caller; the time set by tests or 0; the publish command,
+-- PUBLISH or SPUBLISH.
 local known_run, publish = ARGV[1], ARGV[3]
 local now = ARGV[2] == '0' and clock() or tonumber(ARGV[2])
 
--- The number of this process of Redis: another one after every restart and failover.
+-- The id of this Redis process. It changes with every restart and failover.
 local function run_id()
   return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 end
 
 local UNCONFIRMED = redis.error_reply('RWHELLO the run of this server is not confirmed')
 
--- The generation of the shard and how many messages were registered in it; nil where this run of the server was not confirmed
--- by everybody, or where the caller has not heard of it.
+-- The generation of the shard and the number of messages registered in it; nil if this run of the server is not confirmed or
+-- the caller does not know it.
 local function confirmed(shard)
   local run = run_id()
   local kept = redis.call('HMGET', shard, 'run', 'g', 's')
@@ -32,7 +32,7 @@ local function confirmed(shard)
   return kept[2], tonumber(kept[3])
 end
 
--- A stream and something within it as one text that no other pair has.
+-- A unique string for a stream and a name within it.
 local function within(stream, name)
   return #stream .. ':' .. stream .. name
 end
@@ -47,14 +47,14 @@ local function read_entry(entry)
   return offset, at, size
 end
 
--- What goes out to the listeners of a stream.
+-- The message to the listeners of a stream.
 local function packet(epoch, generation, counter, entries)
   return '\149' .. cmsgpack.pack(epoch, string.sub(known_run, 1, 8), generation, counter)
     .. '\221' .. struct.pack('>I4', #entries) .. table.concat(entries)
 end
 
--- Lets go of what is beyond the limit or too old. Returns how many are left, how many went, their bytes, and the time of the
--- newest of them.
+-- Removes entries above the limit or older than the TTL. Returns the number of entries left, the number removed, their bytes,
+-- and the time of the newest removed one.
 local function trim(history, length, limit, ttl)
   local gone, bytes, newest = 0, 0, nil
   if length > limit then
@@ -72,7 +72,7 @@ local function trim(history, length, limit, ttl)
   return length - gone, gone, bytes, newest
 end
 
--- Trims a stream that nobody is appending to, and keeps the counters right.
+-- Trims a stream outside of an append, and updates the counters.
 local function tidy(shard, meta, history, limit, ttl)
   local left, gone, bytes, newest = trim(history, redis.call('LLEN', history), limit, ttl)
   if gone > 0 then
@@ -83,7 +83,7 @@ local function tidy(shard, meta, history, limit, ttl)
   return left
 end
 
--- Lets go of uids whose time is over, and of the oldest beyond the limit.
+-- Removes expired uids, and the oldest above the limit.
 local function forget_uids(uids, order, limit, most)
   local excess = redis.call('HLEN', uids) - limit
   for _ = 1, most do
@@ -93,14 +93,14 @@ local function forget_uids(uids, order, limit, most)
     if excess <= 0 and now < tonumber(expiry) then return end
     redis.call('LPOP', order)
     local kept = redis.call('HGET', uids, uid)
-    if kept and string.sub(kept, 1, #expiry + 1) == expiry .. ' ' then -- otherwise it was registered again since
+    if kept and string.sub(kept, 1, #expiry + 1) == expiry .. ' ' then -- otherwise it was registered again later
       redis.call('HDEL', uids, uid)
       excess = excess - 1
     end
   end
 end
 
--- The oldest rows leave a record queue that is too long.
+-- Drops the oldest rows of a record queue that is too long.
 local function bound_queue(shard, queue, most)
   local excess = redis.call('LLEN', queue) - most
   if excess <= 0 then return end

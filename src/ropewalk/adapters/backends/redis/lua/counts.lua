@@ -1,4 +1,4 @@
--- How much is kept.
+-- Counts for the metrics.
 -- KEYS: shard, uids, members, deadlines of sessions.
 
 local kept = redis.call('HMGET', KEYS[1], 'c', 'n', 'b', 'sb')

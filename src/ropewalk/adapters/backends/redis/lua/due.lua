@@ -1,4 +1,4 @@
--- Streams that the sweep should look at; lets go of uids on the way.
+-- Streams due for the sweep. Also removes expired uids.
 -- KEYS: deadlines, uids, order of uids. ARGV[4..]: most, dedup limit.
 
 forget_uids(KEYS[2], KEYS[3], tonumber(ARGV[5]), tonumber(ARGV[4]))

@@ -1,13 +1,13 @@
--- Leases of nodes, and the end of what belonged to one that died. ARGV[4] says what to do.
--- KEYS after those of sessions: of presence, what sids hold, deadlines, owners with their sids, and sids with their owners.
+-- Leases of nodes, and the end of the sessions and members of dead nodes. ARGV[4]: the action.
+-- KEYS after those of sessions, for presence: members by sid, deadlines, owners with their sids, and sids with their owners.
 
 local held, presence_deadlines, owned, owners = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 
 local act = {}
 
--- The owner of what a node has, with a lease that lasts for ttl. A lease of an earlier run of the server is replaced, because the
--- server may have lost departures. It lasts as long as the new one, so that the node can register again what it still has: the
--- rest ends with it. Orders that the node has not received are passed on.
+-- The owner of a node's sessions and members, with a lease for ttl. A lease of an earlier server run is replaced, because the
+-- server may have lost departures. It lasts as long as the new one, so that the node can register again what it still has; the
+-- rest ends with it. Orders that the node has not received move to the new owner.
 local function renewed(node, ttl)
   local lease = redis.call('HGET', lease_numbers, node)
   local owner = lease and node .. '#' .. lease
@@ -20,25 +20,25 @@ local function renewed(node, ttl)
   local former = lives and owner .. '\0'
   owner = node .. '#' .. lease
   redis.call('ZADD', leases, number(now + ttl), owner)
-  for _, order in ipairs(former and beginning(untold, former, -1) or {}) do
-    redis.call('ZREM', untold, order)
-    redis.call('ZADD', untold, 0, owner .. string.sub(order, #former))
+  for _, order in ipairs(former and beginning(pending_orders, former, -1) or {}) do
+    redis.call('ZREM', pending_orders, order)
+    redis.call('ZADD', pending_orders, 0, owner .. string.sub(order, #former))
   end
   return owner, lease
 end
 
--- node, ttl; then sids of which it has heard. Answers the number of the lease, the generation of the shard with the run of the
--- server, the time, and orders.
+-- node, ttl; then sids whose orders it has received. Returns the number of the lease, the generation of the shard with the run
+-- of the server, the time, and orders.
 act['renew'] = function()
   local generation = confirmed(shard)
   if not generation then return UNCONFIRMED end
   local owner, lease = renewed(ARGV[5], tonumber(ARGV[6]))
   for index = 7, #ARGV do
     local order = owner .. '\0' .. ARGV[index]
-    redis.call('ZREM', untold, order .. '\0000', order .. '\0001', order .. '\0002')
+    redis.call('ZREM', pending_orders, order .. '\0000', order .. '\0001', order .. '\0002')
   end
   local answer = {tonumber(lease), generation .. ' ' .. known_run, now}
-  for _, member in ipairs(beginning(untold, owner .. '\0', -1)) do
+  for _, member in ipairs(beginning(pending_orders, owner .. '\0', -1)) do
     answer[#answer + 1] = string.sub(member, #owner + 2)
   end
   return answer
@@ -67,7 +67,7 @@ local function end_owner(owner, most, presence_ttl)
   for _, member in ipairs(live) do end_session(owner, string.sub(member, #start + 1)) end
   for _, member in ipairs(present) do end_presence(owner, string.sub(member, #start + 1), presence_ttl) end
   if #live == most or #present == most then return end -- the rest at the next sweep
-  redis.call('ZREMRANGEBYLEX', untold, '[' .. start, '(' .. start .. '\255')
+  redis.call('ZREMRANGEBYLEX', pending_orders, '[' .. start, '(' .. start .. '\255')
   redis.call('ZREM', leases, owner)
   local node = node_of(owner)
   if owner == node .. '#' .. (redis.call('HGET', lease_numbers, node) or '') then
@@ -75,7 +75,7 @@ local function end_owner(owner, most, presence_ttl)
   end
 end
 
--- how many of each at once, presence TTL, how many sessions may be kept and how many bytes of them
+-- maximum per step, presence TTL, maximum number of kept sessions and of their bytes
 act['sweep'] = function()
   local most, kept_most, bytes_most = tonumber(ARGV[5]), tonumber(ARGV[7]), tonumber(ARGV[8])
   for _, owner in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', number(now), 'LIMIT', 0, 10)) do

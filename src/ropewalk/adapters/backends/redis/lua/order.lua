@@ -1,7 +1,7 @@
--- Tells all nodes an order, and keeps it for those whose connection is down.
--- KEYS: orders. ARGV[4..]: channel, the order, milliseconds to keep it, how many at most.
+-- Publishes an order to all nodes, and keeps it for disconnected ones.
+-- KEYS: orders. ARGV[4..]: channel, the order, milliseconds to keep it, maximum number of kept orders.
 
--- Those of one millisecond keep their order too.
+-- Unique scores preserve the sequence within a millisecond.
 local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')
 redis.call('ZADD', KEYS[1], number(math.max(now, (tonumber(last[2]) or 0) + 1)), ARGV[5])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', number(now - ARGV[6]))

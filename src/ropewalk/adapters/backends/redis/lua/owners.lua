@@ -1,5 +1,5 @@
--- What belongs to a node belongs to one lease of it. An owner is "node#number of the lease"; one that had no lease has number 0
--- and counts as dead.
+-- Sessions and members of a node belong to one of its leases. An owner is "node#number of the lease"; without a lease the number
+-- is 0 and the owner counts as dead.
 
 local function owner_of(node, lease_numbers, leases)
   local lease = redis.call('HGET', lease_numbers, node)
@@ -12,7 +12,7 @@ local function node_of(owner)
   return string.match(owner, '^(.*)#%d+$')
 end
 
--- All members of a sorted set that begin with some text. No text of ours has the byte 255 in it.
+-- All members of a sorted set with a prefix. Members never contain the byte 255.
 local function beginning(key, text, most)
   return redis.call('ZRANGEBYLEX', key, '[' .. text, '(' .. text .. '\255', 'LIMIT', 0, most)
 end

@@ -1,5 +1,5 @@
--- Presence sets. A change and the message that tells of it are one step. ARGV[4] says what to do.
--- KEYS: shard, seats, members in order, what sids hold, deadlines, owners with their sids, sids with their owners, numbers of
+-- Presence sets. A change and its message are one step. ARGV[4]: the action.
+-- KEYS: shard, seats, members in order, members by sid, deadlines, owners with their sids, sids with their owners, numbers of
 -- leases, leases.
 
 local shard, seats, members, held, deadlines, owned, owners = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
@@ -7,9 +7,9 @@ local lease_numbers, leases = KEYS[8], KEYS[9]
 
 local act, events = {}, {}
 
--- A seat: how many sids hold it, what the member says of itself, the message of its leave and the size of that; and who said
--- what, in the order of their joins: sid, info, sid, info … The first and the last few, so that a seat stays small.
-local MOST_SAID = 16
+-- A seat: the number of sids that hold it, the member's info, the message of its leave and its size; and the infos of the sids
+-- in the order of their joins: sid, info, sid, info … Only the first and the newest ones, so that a seat stays small.
+local MAX_SAID_ITEMS = 16
 
 local function seat_of(stream, id)
   local packed = redis.call('HGET', seats, within(stream, id))
@@ -20,15 +20,15 @@ local function seat_of(stream, id)
   return seat
 end
 
-local function said_by(seat, sid)
+local function info_of(seat, sid)
   for at = 1, #seat.said, 2 do
     if seat.said[at] == sid then return seat.said[at + 1], at end
   end
 end
 
--- Forget what a sid said. Returns it.
-local function unsaid(seat, sid)
-  local info, at = said_by(seat, sid)
+-- Removes and returns the info of a sid.
+local function remove_info(seat, sid)
+  local info, at = info_of(seat, sid)
   if at then
     table.remove(seat.said, at)
     table.remove(seat.said, at)
@@ -36,9 +36,9 @@ local function unsaid(seat, sid)
   return info
 end
 
-local function say(seat, sid, info)
-  unsaid(seat, sid)
-  if #seat.said >= MOST_SAID then
+local function add_info(seat, sid, info)
+  remove_info(seat, sid)
+  if #seat.said >= MAX_SAID_ITEMS then
     table.remove(seat.said, 3)
     table.remove(seat.said, 3)
   end
@@ -51,7 +51,7 @@ local function put_seat(stream, id, seat)
   redis.call('HSET', seats, within(stream, id), cmsgpack.pack({seat.sids, seat.info, seat.leave, seat.size, seat.said}))
 end
 
-local function tell(kind, stream, id, info, body, size)
+local function announce(kind, stream, id, info, body, size)
   for _, part in ipairs({kind, stream, id, info}) do events[#events + 1] = part end
   redis.call(publish, string.sub(shard, 1, -2) .. 'c:' .. stream, packet('', '', 0, {entry_of(0, now, size, body)}))
 end
@@ -60,14 +60,14 @@ local function vacate(stream, id, sid)
   local seat = seat_of(stream, id)
   if not seat then return end
   seat.sids = seat.sids - 1
-  unsaid(seat, sid)
+  remove_info(seat, sid)
   if seat.sids > 0 then
     seat.info = seat.said[#seat.said] or seat.info
     return put_seat(stream, id, seat)
   end
   redis.call('HDEL', seats, within(stream, id))
   redis.call('ZREM', members, within(stream, id))
-  tell('leave', stream, id, seat.info, seat.leave, seat.size)
+  announce('leave', stream, id, seat.info, seat.leave, seat.size)
 end
 
 local function held_by(sid)
@@ -111,7 +111,7 @@ local function is_full(stream, before, most)
   return total_of(stream) - (alone and 1 or 0) >= most
 end
 
--- node, stream, sid, id, info, message of the join, its size, message of the leave, its size, how many members at most
+-- node, stream, sid, id, info, message of the join, its size, message of the leave, its size, maximum number of members
 act['join'] = function()
   local node, stream, sid, id, info = unpack(ARGV, 5, 9)
   local streams = held_by(sid)
@@ -122,15 +122,15 @@ act['join'] = function()
   if not seat then
     seat = {sids = 0, said = {}}
     redis.call('ZADD', members, 0, within(stream, id))
-    tell('join', stream, id, info, ARGV[10], tonumber(ARGV[11]))
+    announce('join', stream, id, info, ARGV[10], tonumber(ARGV[11]))
   end
   if streams[stream] ~= id then seat.sids = seat.sids + 1 end
-  say(seat, sid, info)
+  add_info(seat, sid, info)
   seat.leave, seat.size = ARGV[12], tonumber(ARGV[13])
   put_seat(stream, id, seat)
   streams[stream] = id
   put_held(sid, streams)
-  redis.call('ZREM', deadlines, sid) -- it lives, whatever was thought of its node
+  redis.call('ZREM', deadlines, sid) -- it is live, even if its node counted as dead
   own(sid, node)
   return events
 end
@@ -162,13 +162,13 @@ local function move(old_sid, new_sid, streams)
     if not there then
       streams[stream] = id
       local seat = seat_of(stream, id)
-      local info = seat and unsaid(seat, old_sid)
+      local info = seat and remove_info(seat, old_sid)
       if info then
-        say(seat, new_sid, info)
+        add_info(seat, new_sid, info)
         put_seat(stream, id, seat)
       end
     elseif there == id then
-      vacate(stream, id, old_sid) -- the new sid holds it too, so that nobody leaves
+      vacate(stream, id, old_sid) -- the new sid holds it too, so the member stays
     else
       left[stream] = id
     end
@@ -193,12 +193,12 @@ act['adopt'] = function()
   end
   for stream, id in pairs(streams) do
     local seat = seat_of(stream, id)
-    for _, part in ipairs({stream, id, seat and (said_by(seat, new_sid) or seat.info) or ''}) do found[#found + 1] = part end
+    for _, part in ipairs({stream, id, seat and (info_of(seat, new_sid) or seat.info) or ''}) do found[#found + 1] = part end
   end
   return found
 end
 
--- how many sids at once
+-- maximum number of sids
 act['expire'] = function()
   for _, sid in ipairs(redis.call('ZRANGEBYSCORE', deadlines, '-inf', number(now), 'LIMIT', 0, ARGV[5])) do
     for stream, id in pairs(held_by(sid)) do vacate(stream, id, sid) end
@@ -207,7 +207,7 @@ act['expire'] = function()
   return events
 end
 
--- stream, after, how many
+-- stream, after, limit
 act['page'] = function()
   local start = within(ARGV[5], '')
   local found = {total_of(ARGV[5])}

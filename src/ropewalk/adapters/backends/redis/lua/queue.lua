@@ -1,5 +1,6 @@
--- What waits to be recorded in a journal. ARGV[4] says what to do.
--- KEYS: shard, queue. Of the shard: rc and ru, who records and until when; rr, how many rows have left; rd, how many unrecorded.
+-- Rows to be recorded in a journal. ARGV[4]: the action.
+-- KEYS: shard, queue. Fields of the shard: rc and ru, the recorder and the end of its claim; rr, rows removed; rd, rows dropped
+-- unrecorded.
 
 local shard, queue = KEYS[1], KEYS[2]
 local act = {}
@@ -15,13 +16,13 @@ end
 
 -- node, ttl
 act['claim'] = function()
-  local mine, anybody = holds(ARGV[5])
-  if anybody and not mine then return 0 end
+  local mine, held = holds(ARGV[5])
+  if held and not mine then return 0 end
   redis.call('HSET', shard, 'rc', ARGV[5], 'ru', number(now + ARGV[6]))
   return 1
 end
 
--- how many
+-- limit
 act['read'] = function()
   local answer = {
     number(removed()), number(redis.call('LLEN', queue)), redis.call('HGET', shard, 'rd') or '0',
@@ -32,7 +33,7 @@ act['read'] = function()
   return answer
 end
 
--- node, how many have left with these
+-- node, number of removed rows including these
 act['remove'] = function()
   if not holds(ARGV[5]) then return 0 end
   local left = tonumber(ARGV[6])
@@ -44,7 +45,7 @@ act['remove'] = function()
   return 1
 end
 
--- how many may wait; then the rows
+-- maximum length of the queue; then the rows
 act['add'] = function()
   if not redis.call('HGET', shard, 'rc') then return 0 end
   for index = 6, #ARGV do redis.call('RPUSH', queue, ARGV[index]) end

@@ -1,4 +1,4 @@
--- Reads of one stream: where it is, and what is kept of it.
+-- Reads one stream: its tip and its kept history.
 -- KEYS: shard, metadata, history. ARGV[4]: msgpack of limit, ttl, what to read, epoch, offset (for since: milliseconds), most
 -- entries, the bytes of an answer, and the bytes of an entry besides its own.
 
@@ -41,7 +41,7 @@ elseif what == 'page' then
   first = math.max(0, offset - (tip - length))
   last = math.min(last, first + most - 1)
 end
--- As many as the answer may have, at least one.
+-- As many as fit into the answer, at least one.
 local empty = #answer
 while first <= last do
   for _, entry in ipairs(redis.call('LRANGE', history, first, math.min(first + CHUNK - 1, last))) do

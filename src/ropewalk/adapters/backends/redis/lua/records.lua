@@ -1,15 +1,14 @@
 -- Sessions. KEYS of all scripts about them:
 local shard, sessions, successors, gone, revoked, over = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local untold, living, identities, session_deadlines = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local pending_orders, living, identities, session_deadlines = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local lease_numbers, leases = KEYS[11], KEYS[12]
 
--- How long it is known of a sid that it is gone, and of an identity that its sessions were revoked: longer than a write may be
--- repeated.
+-- How long removed sids and revoked identities are kept: longer than any write is retried.
 local REMEMBERED = 60000
 
-local MOST_FORMERS = 16
+local MAX_FORMERS = 16
 
--- A record: snapshot, identity, owner, version, ttl, deadline (-1 while it lives on its owner), former sids that are still valid.
+-- A record: snapshot, identity, owner, version, ttl, deadline (-1 while it is live on its owner), former sids still valid.
 local function load(sid)
   local packed = redis.call('HGET', sessions, sid)
   if not packed then return nil end
@@ -47,11 +46,11 @@ local function forget_formers(record)
   record.formers = {}
 end
 
--- Why a session is not its node's any more: it goes on elsewhere or is over, or it was revoked, and its client is to reconnect
+-- Why a session no longer belongs to its node: it was taken over or has ended, or it was revoked and its client may reconnect
 -- or not.
 local TAKEN, REVOKED, BANNED = 0, 1, 2
 
--- The score of a name and the reason with which it was marked; nil without any. A mark is a member of a sorted set.
+-- The score and the reason of the mark of a name, or nil. A mark is a member of a sorted set.
 local function mark_of(key, name)
   local scores = redis.call('ZMSCORE', key, name .. '\0000', name .. '\0001', name .. '\0002')
   for index = 1, 3 do
@@ -71,7 +70,7 @@ local function remove(sid, record, reason)
   mark(gone, sid, reason, now + REMEMBERED)
 end
 
--- It is over, which is told once to whoever asks.
+-- Ends a session. The next call of "expired" returns it, once.
 local function finish(sid, record)
   if not record then return redis.call('ZREM', session_deadlines, sid) end
   remove(sid, record, TAKEN)

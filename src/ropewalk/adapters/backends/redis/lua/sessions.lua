@@ -1,7 +1,7 @@
--- Sessions that nodes share. ARGV[4] says what to do.
+-- Sessions that nodes share. ARGV[4]: the action.
 
-local function tell(owner, sid, reason)
-  redis.call('ZADD', untold, 0, owner .. '\0' .. sid .. '\0' .. reason)
+local function send_order(owner, sid, reason)
+  redis.call('ZADD', pending_orders, 0, owner .. '\0' .. sid .. '\0' .. reason)
   redis.call(publish, string.sub(shard, 1, -2) .. 'to:' .. node_of(owner), cmsgpack.pack({sid, reason}))
 end
 
@@ -10,11 +10,11 @@ local function takeable(record)
   return now < record.deadline
 end
 
--- Answers of write, besides the reasons why a session is not its node's any more. UNKNOWN is added to those of a session that
--- the store does not know, or had not heard of when its identity was revoked.
+-- Results of write, besides the reasons why a session no longer belongs to its node. UNKNOWN is added if the store does not
+-- have the session, or did not have it when its identity was revoked.
 local WRITTEN, UNKNOWN = -1, 3
 
--- began: negative where the store should know it.
+-- began: negative if the store should have the session.
 local function write(node, sid, identity, version, ttl, live, began, snapshot)
   local record = load(sid)
   if not record then
@@ -25,7 +25,7 @@ local function write(node, sid, identity, version, ttl, live, began, snapshot)
     if revoked_at and began <= revoked_at then return UNKNOWN + how end
     record = {version = 0, formers = {}}
   elseif version <= record.version then
-    return WRITTEN -- a later one was faster
+    return WRITTEN -- a later write arrived first
   else
     unindex(sid, record)
   end
@@ -74,14 +74,14 @@ act['take'] = function()
   local current = redis.call('HGET', successors, sid) or sid
   local record = load(current)
   if not record or not takeable(record) then return false end
-  if current == successor then return record.snapshot end -- the same call again
-  if mark_of(gone, successor) then return false end -- the same call again, and somebody else took it in between
+  if current == successor then return record.snapshot end -- a retry
+  if mark_of(gone, successor) then return false end -- a retry, and another session has taken it over since
   local formers = record.formers
   formers[#formers + 1] = current
-  if #formers > MOST_FORMERS then redis.call('HDEL', successors, table.remove(formers, 1)) end
+  if #formers > MAX_FORMERS then redis.call('HDEL', successors, table.remove(formers, 1)) end
   local lived_on = record.deadline < 0 and record.owner
   remove(current, record, TAKEN)
-  if lived_on then tell(lived_on, current, TAKEN) end
+  if lived_on then send_order(lived_on, current, TAKEN) end
   if successor ~= '' then
     record.owner, record.version = owner_of(node, lease_numbers, leases), 0
     record.deadline, record.formers = now + record.ttl, formers
@@ -93,7 +93,7 @@ act['take'] = function()
   return record.snapshot
 end
 
--- ids, whether their clients are to reconnect
+-- ids, whether their clients may reconnect
 act['revoke'] = function()
   local identity, reason, found = redis.sha1hex(ARGV[5]), ARGV[6] == '1' and REVOKED or BANNED, {}
   mark(revoked, identity, reason, now)
@@ -102,7 +102,7 @@ act['revoke'] = function()
     local record = load(sid)
     if record then
       remove(sid, record, reason)
-      if record.deadline < 0 then tell(record.owner, sid, reason) end
+      if record.deadline < 0 then send_order(record.owner, sid, reason) end
       found[#found + 1] = sid
       found[#found + 1] = record.snapshot
     end
@@ -110,7 +110,7 @@ act['revoke'] = function()
   return found
 end
 
--- how many
+-- limit
 act['expired'] = function()
   local found = {}
   for _, packed in ipairs(redis.call('LPOP', over, ARGV[5]) or {}) do

@@ -1,6 +1,6 @@
--- Trims streams that are due, and forgets those that were idle for long. Any node may do it, as often as it likes.
+-- Trims streams that are due, and removes idle ones. Any node may run it at any time.
 -- KEYS: shard, names, deadlines; then metadata and history of each stream.
--- ARGV[4]: msgpack, of each stream its name, limit, ttl, and the time after which it is forgotten.
+-- ARGV[4]: msgpack of name, limit, ttl and idle TTL of each stream.
 
 local shard, names, deadlines = KEYS[1], KEYS[2], KEYS[3]
 local generation = confirmed(shard)
