@@ -77,7 +77,7 @@ class ApplicationDisconnectQueue(DisconnectQueue):
                 )
             self._drop(sid)
             return
-        self._waiting.append(disconnect_call_of(sid, snapshot))
+        self._waiting.append(build_disconnect_call(sid, snapshot))
         self._some.set()
 
     def free_slots(self) -> int:
@@ -143,7 +143,7 @@ class ApplicationDisconnectQueue(DisconnectQueue):
                 await self._ending.wait()
 
 
-def disconnect_call_of(sid: str, snapshot: SessionSnapshot) -> DisconnectCall:
+def build_disconnect_call(sid: str, snapshot: SessionSnapshot) -> DisconnectCall:
     assert snapshot.app is not None
     granted = {name: each.state for name, each in snapshot.subscriptions.items() if each.state is not None}
     return DisconnectCall(CallContext(sid, snapshot.app.url, snapshot.app.headers, snapshot.ids, snapshot.app.state), granted)

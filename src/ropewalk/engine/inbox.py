@@ -58,7 +58,7 @@ class Inbox:
         """The frame that was taken last is handled."""
         self._handling = False
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Until its end, or until a frame is being handled that waits for something: the store, or credit of the client."""
         while not (self._handling or self._ended):
             if self._begins is None:

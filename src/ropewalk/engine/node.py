@@ -24,7 +24,7 @@ from ropewalk.engine.session_services import SessionServices, build_services
 from ropewalk.engine.session_table import Sampler, SessionTable, Sids
 from ropewalk.engine.subscription import Subscription
 from ropewalk.engine.timeouts import Heartbeat, Timeouts
-from ropewalk.engine.trace import tag_of, traced_application, traced_connection, traced_delivery, tracing
+from ropewalk.engine.trace import short_sid, traced_application, traced_connection, traced_delivery, tracing
 from ropewalk.engine.waiting_history import WaitingHistory
 from ropewalk.model import closing as closings
 from ropewalk.model.errors import RopewalkError, Unavailable
@@ -50,7 +50,7 @@ class Disconnector:
         """Return the number of sessions that ended."""
         match request:
             case SessionTaken():
-                return self._keeper.obey(request)
+                return self._keeper.end_taken(request)
             case SessionWanted():
                 return await self._keeper.release(request.sid)
             case RemoteDisconnect():
@@ -150,7 +150,7 @@ class Node:
         self.handle = commands.handle
         self.spawn = self.tasks.spawn
         self.begin = self.tasks.start_soon if self._instant else self._spawn
-        self.heard = self.timeouts.heard
+        self.note_activity = self.timeouts.note_activity
         self.paused = self.timeouts.paused
         self.opened = self.sessions.opened
         self.depart = self._keeper.depart
@@ -173,8 +173,8 @@ class Node:
 
     def _missed(self, streams: Collection[str] | None = None) -> None:
         self._feed.missed(streams)
-        self._keeper.doubt()
-        self.session_log.tell_again(self.sessions.live.values())
+        self._keeper.on_store_interrupted()
+        self.session_log.rewrite(self.sessions.live.values())
 
     def leave(self) -> None:
         """Report shutting down on the health page, so that load balancers stop sending clients. Everything keeps working."""
@@ -264,7 +264,7 @@ class Node:
     def open(self, request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Session:
         sid = self._sids.new()
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("connection", extra={"session": tag_of(sid), "path": request.path, "remote": request.remote})
+            logger.debug("connection", extra={"session": short_sid(sid), "path": request.path, "remote": request.remote})
         if tracing():
             connection = traced_connection(connection, sid, codec.readable)
         beat = self._heartbeat.beat(request.options)

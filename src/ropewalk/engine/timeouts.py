@@ -1,4 +1,4 @@
-"""Pings and connection timeouts: unanswered pings, and connections that do not take what waits for them.
+"""Pings and connection timeouts: unanswered pings, and connections whose pending bytes are not taken.
 
 Time is counted in ticks of one task that all sessions share, and which runs only while something is watched. So neither a
 clock that is set nor a stalled event loop ends a connection: what its client sent meanwhile is read before the next tick.
@@ -36,16 +36,16 @@ class Timeouts:
         self._running = False
 
     def pinged(self, session: "Session") -> None:
-        """The client owes an answer, counted from its oldest unanswered ping."""
+        """Start the pong timeout, counted from the oldest unanswered ping."""
         if self._pong_ticks:
             self._pinged.setdefault(session, self._now)
             self._run()
 
-    def heard(self, session: "Session") -> None:
+    def note_activity(self, session: "Session") -> None:
         self._pinged.pop(session, None)
 
     def paused(self, session: "Session") -> None:
-        """The connection takes no more for now. That it could be paused means that it took something before."""
+        """The connection takes no more for now. It took bytes before, so the write timeout starts here."""
         if self._write_ticks:
             self._paused[session] = self._now, -1
             self._run()

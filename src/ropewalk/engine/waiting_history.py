@@ -17,7 +17,7 @@ from ropewalk.model.messages import Registered
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 5.0
+MAX_STALL_SECONDS = 5.0
 """For how long a client may take nothing of its history while others wait for theirs."""
 
 
@@ -34,10 +34,10 @@ class _Held:
 class WaitingHistory:
     """`bytes` wait now; at `limit` clients wait until others have taken some. 0 is no limit."""
 
-    def __init__(self, limit: int, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, limit: int, max_stall: float = MAX_STALL_SECONDS) -> None:
         self.bytes = 0
         self._limit = limit
-        self._patience = patience
+        self._max_stall = max_stall
         self._held: dict[_Held, None] = {}  # in the order of their times
         self._turns: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -60,7 +60,7 @@ class WaitingHistory:
             turn: asyncio.Future[None] = loop.create_future()
             self._turns.append(turn)
             if self._timer is None:
-                self._timer = loop.call_later(self._patience, self._disconnect_overdue)
+                self._timer = loop.call_later(self._max_stall, self._disconnect_overdue)
             await turn
 
     async def drained(self, link: Link, messages: Sequence[Registered], written: int) -> None:
@@ -97,7 +97,7 @@ class WaitingHistory:
         loop, self._timer = asyncio.get_running_loop(), None
         if not self._turns:
             return
-        overdue = [held.link for held in self._held if loop.time() - held.since >= self._patience]
+        overdue = [held.link for held in self._held if loop.time() - held.since >= self._max_stall]
         for link in islice(overdue, len(self._turns)):
             link.overflow()
-        self._timer = loop.call_later(self._patience, self._disconnect_overdue)
+        self._timer = loop.call_later(self._max_stall, self._disconnect_overdue)
