@@ -85,7 +85,7 @@ SWEEP_SECONDS = 1.0
 DRAIN_STEP = 0.02
 
 LEAVE_SECONDS = 3.0
-"""For how long a node that stops waits for the next session to be saved, and for pending publications."""
+"""Shutdown timeouts: for the next session to be saved, and for pending publications."""
 
 
 async def _nothing() -> None:
@@ -122,7 +122,7 @@ class Node:
         self._refusals = RefusalSummary(stats, clock())
         self._draining = False
         self._leaving = False
-        # A store of this process answers at once. Without an application there is mostly nothing to wait for.
+        # A store of this process answers at once, so without an application an opening rarely suspends.
         self._instant = backend.feed.exact and application is None
         self.sampler = Sampler(self.sessions.live, stats)
         self.broker = Broker(
@@ -181,9 +181,9 @@ class Node:
         self._leaving = True
 
     async def drain(self, spread: float, reconnect_rate: int = 0) -> None:
-        """Tell every session to leave and come back, evenly over `spread` seconds.
+        """Disconnect all sessions with the request to reconnect, evenly over `spread` seconds.
 
-        `reconnect_rate`: how many of them a second are told to come back, as far as they understand it; 0 tells none.
+        `reconnect_rate`: reconnects per second. Each client that supports it gets a delay; 0 sends no delays.
         """
         self._draining = self._leaving = True
         leaving = list(self.sessions.live.values())
@@ -199,7 +199,7 @@ class Node:
                 await asyncio.sleep(DRAIN_STEP)
 
     async def stop(self, last: Callable[[], Awaitable[None]] = _nothing) -> None:
-        """`last` is called when all sessions have left, nothing can be published any more and the store can still be asked."""
+        """`last` is called after all sessions have ended and publishing is closed, while the store is still connected."""
         self._draining = True
         for session in [*self.sessions.live.values(), *self.sessions.opening.values()]:
             session.end(closings.SERVER_RESTART)
@@ -209,7 +209,7 @@ class Node:
         try:
             for sid, snapshot in await self.backend.sessions.take_abandoned():
                 self.disconnect_queue.put(sid, snapshot)
-        except Unavailable as error:  # a store that nodes share gives them to another one
+        except Unavailable as error:  # another node takes them from a shared store
             logger.debug("ended sessions are left to others", extra={"reason": str(error)})
         await self.disconnect_queue.finish()
         await self.session_log.finish()
@@ -223,8 +223,8 @@ class Node:
         _log_refusals(self._refusals.rest(self.clock()))
 
     async def _wait_for(self, ending: Sequence[asyncio.Task[None]]) -> None:
-        """Until they are done, or none of them was for a while: the store is away. What it has of these sessions is left behind
-        by this node then, and can be resumed as well."""
+        """Wait until they are done, or none has finished for `LEAVE_SECONDS`, because a shared store is down. The stored
+        sessions can be resumed in that case too."""
         waiting = set(ending)
         seconds = LEAVE_SECONDS if self._keeper.shared else None
         while waiting:
@@ -318,7 +318,7 @@ class Node:
         self.sessions.departing.pop(session.sid, None)
 
     def health(self) -> list[str]:
-        """What is down, as sentences; empty when all is well."""
+        """The current problems, as sentences; empty if there are none."""
         journal = self.session_log.health()
         application = self.application.health() if self.application else ""
         leaving = SHUTTING_DOWN if self._leaving else ""

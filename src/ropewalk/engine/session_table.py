@@ -1,4 +1,4 @@
-"""The sessions of a node: those that open, those that live, those that are being saved.
+"""The sessions of a node: opening, live and departing ones.
 
 Invariant: a remote disconnect applies to every session that began to open before it, and to none that began after it.
 """
@@ -30,7 +30,7 @@ class Sampler:
         self.rates: Mapping[str, float] = dict.fromkeys(RATES, 0.0)
 
     def totals(self) -> SessionTotals:
-        """Counted now where the sessions are one slice; as of the last sample where they are more."""
+        """Counted now if the sessions fit into one slice, otherwise from the last sample."""
         return self._count(self._sessions) if len(self._sessions) <= SLICE else self._totals
 
     async def sample(self, now: float) -> None:
@@ -59,7 +59,7 @@ class Sampler:
         return SessionTotals(subscriptions, outbox_bytes)
 
     def _count(self, sids: Iterable[str]) -> SessionTotals:
-        """Those of them that are still there."""
+        """Count those of them that are still live."""
         subscriptions = outbox_bytes = 0
         for sid in sids:
             session = self._sessions.get(sid)
@@ -71,7 +71,7 @@ class Sampler:
 
 SID_BYTES = 16
 AT_ONCE = 64
-"""Made together: to ask the system for random bytes costs about as much for many as for one."""
+"""Ids made per system call: random bytes for many cost about as much as for one."""
 
 
 class Sids:
@@ -92,7 +92,7 @@ def _sid(chance: bytes) -> str:
 
 
 class SessionTable:
-    """Each by its sid. Nobody knows yet who those are that open. A quick return waits for one that departs."""
+    """Sessions by sid. Opening ones are not authenticated yet. A client that resumes a departing session waits for it."""
 
     def __init__(self) -> None:
         self.opening: dict[str, Session] = {}
@@ -111,8 +111,8 @@ class SessionTable:
 
 
 class Revocations:
-    """Remote disconnects that arrived while sessions were opening and their identity was not known yet: each is kept while one
-    of those is still opening."""
+    """Remote disconnects that arrived while sessions were opening and their identity was not known yet. Each is kept until
+    all of those sessions have opened."""
 
     __slots__ = ("_count", "_openings", "_orders")
 

@@ -13,7 +13,7 @@ IDENTIFIER_OVERHEAD_BYTES = 256
 """Bytes of an identifier beside the stream's name: the channel's name and the signature."""
 
 MIN_IDLE_SECONDS = 30.0
-"""Seconds for which a stream without history is remembered at least, so that it outlives reconnects of its clients."""
+"""Minimum seconds that a stream without history is kept, so that it outlives reconnects of its clients."""
 
 
 class Limits(Struct, frozen=True):
