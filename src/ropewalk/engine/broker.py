@@ -147,13 +147,15 @@ class Broker:
             for publication in publications:
                 self.check_partition(publication.stream, publication.partition_key)
         if self._ephemeral_rules is not None and not self._ephemeral_rules.keeps_all:
-            publications = [self._as_kept(publication) for publication in publications]
+            publications = [self._apply_rules(publication) for publication in publications]
         for publication in publications:
             if not publication.transient:
                 receipts = await self._append(publications)
                 break
         else:
-            receipts = await self._append(publications) if self._store.confirms_transient else self._pass_on(publications)
+            receipts = (
+                await self._append(publications) if self._store.confirms_transient else self._publish_transient(publications)
+            )
         duplicates = 0
         for receipt in receipts:
             if receipt.duplicate:
@@ -162,7 +164,7 @@ class Broker:
         self._stats.publications_duplicate += duplicates
         return receipts
 
-    def _as_kept(self, publication: Publication) -> Publication:
+    def _apply_rules(self, publication: Publication) -> Publication:
         if publication.transient or not self.is_ephemeral(publication.stream):
             return publication
         return replace(publication, transient=True)
@@ -176,10 +178,10 @@ class Broker:
 
     def whisper(self, publication: Publication) -> None:
         """Publish a whisper, without waiting for its delivery."""
-        self._pass_on([publication])
+        self._publish_transient([publication])
         self._stats.publications += 1
 
-    def _pass_on(self, publications: Sequence[Publication]) -> list[Receipt]:
+    def _publish_transient(self, publications: Sequence[Publication]) -> list[Receipt]:
         now = self._clock()
         self._feed.publish([build_transient(publication, now) for publication in publications])
         return [Receipt(publication.stream, "", 0) for publication in publications]
@@ -187,16 +189,16 @@ class Broker:
     async def _append(self, publications: Sequence[Publication]) -> list[Receipt]:
         if self._feed.exact:  # a store of this process never leaves anything unanswered
             return await self._store.append(publications)
-        if self._store.resolves_unanswered and _of_one_stream(publications):  # a uid would have no use
+        if self._store.resolves_unanswered and _is_one_stream(publications):  # a uid would have no use
             return await self._store.append(publications)
-        recognisable = [each if each.uid or each.producer else _named(each) for each in publications]
+        recognisable = [each if each.uid or each.producer else _with_uid(each) for each in publications]
         for attempt in range(ATTEMPTS - 1):
             try:
                 receipts = await self._store.append(recognisable)
-                return receipts if attempt == 0 else _of_retry(publications, receipts)
+                return receipts if attempt == 0 else _clear_duplicates(publications, receipts)
             except Unanswered:
                 await asyncio.sleep(BETWEEN_ATTEMPTS.delay(attempt, self._chance))
-        return _of_retry(publications, await self._store.append(recognisable))
+        return _clear_duplicates(publications, await self._store.append(recognisable))
 
     async def disconnect(self, request: RemoteDisconnect) -> int:
         """End the sessions of an identity. Its JSON may have other spaces in the token than in the request, so all spellings
@@ -208,17 +210,17 @@ class Broker:
         return ended
 
 
-def _of_one_stream(publications: Sequence[Publication]) -> bool:
+def _is_one_stream(publications: Sequence[Publication]) -> bool:
     stream = publications[0].stream
     return len(publications) == 1 or all(publication.stream == stream for publication in publications)
 
 
-def _named(publication: Publication) -> Publication:
+def _with_uid(publication: Publication) -> Publication:
     """Add a uid, so that retries of the append register it once."""
     return publication if publication.transient else replace(publication, uid=secrets.token_urlsafe(16))
 
 
-def _of_retry(publications: Sequence[Publication], receipts: Sequence[Receipt]) -> list[Receipt]:
-    """Only the broker's own first attempt can have registered a publication under a uid of the broker."""
+def _clear_duplicates(publications: Sequence[Publication], receipts: Sequence[Receipt]) -> list[Receipt]:
+    """Clear `duplicate` for uids of the broker: only its own earlier attempt can have registered them."""
     pairs = zip(publications, receipts, strict=True)
     return [receipt if each.uid or each.producer else replace(receipt, duplicate=False) for each, receipt in pairs]

@@ -108,7 +108,7 @@ class CommandHandler:
             await self._joiner.join(session.link, known, command.history, confirm=True)
         elif known.held:
             await self._joiner.join(session.link, known, command.history, confirm=True)
-        else:  # a client that saw no confirmation asks again: it gets one
+        else:  # a client that received no confirmation repeats its subscribe
             session.link.answer(session.link.codec.confirm_subscription(command.identifier))
             if command.history is not None:
                 await self._joiner.replay(session.link, known, command.history)

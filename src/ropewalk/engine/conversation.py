@@ -1,7 +1,7 @@
 """Calls the application for a session and applies the results, in order. The client always gets an answer.
 
-The application decides, but the server keeps the protocol's promises: the welcome comes first and carries the sid, a
-subscribe is confirmed or rejected, and a confirmation says where live delivery begins.
+The application decides, but the server guarantees the protocol: the welcome comes first and carries the sid, each subscribe is
+confirmed or rejected, and a confirmation gives the position at which live delivery begins.
 """
 
 import asyncio
@@ -93,7 +93,7 @@ class Conversation:
         await self._keeper.wait_stored(session)
         _send(session, codec.accepted(session.sid, connect_result.transmissions))
 
-    async def fits(self, session: "Session", request: ConnectRequest, snapshot: SessionSnapshot) -> bool:
+    async def may_resume(self, session: "Session", request: ConnectRequest, snapshot: SessionSnapshot) -> bool:
         """Whether the client may resume a session that the application admitted. With other credentials than before the
         application decides: it may be the same client with a renewed cookie, or another client.
 
@@ -103,9 +103,9 @@ class Conversation:
         if admitted is None:
             return True
         shown = self._credentials(request)
-        return not shown or same(shown, admitted) or await self._vouched(session, snapshot.ids)
+        return not shown or same(shown, admitted) or await self._is_accepted_as(session, snapshot.ids)
 
-    async def _vouched(self, session: "Session", ids: str) -> bool:
+    async def _is_accepted_as(self, session: "Session", ids: str) -> bool:
         """Whether the application accepts this client as `ids`. Makes a separate Connect call, and a Disconnect call for it.
 
         Raises ServerError.
@@ -160,9 +160,9 @@ class Conversation:
             session.end(closings.BY_APPLICATION)
 
     async def subscribe(self, session: "Session", command: Subscribe) -> str:
-        """Why it was refused; "" if it was granted."""
+        """Returns why it was refused, "" if it was granted."""
         identifier, link = command.identifier, session.link
-        await _returned(session)
+        await _wait_restored(session)
         try:
             answer = await self._ask(CommandCall(build_context(session), Action.SUBSCRIBE, identifier))
         except ServerError as error:
@@ -185,8 +185,8 @@ class Conversation:
         return ""
 
     async def perform(self, session: "Session", identifier: str, data: str) -> str:
-        """Why it failed; "" if it did not."""
-        await _returned(session)
+        """Returns why it failed, "" if it did not."""
+        await _wait_restored(session)
         subscription = session.subscriptions[identifier]
         call = CommandCall(build_context(session), Action.PERFORM, identifier, subscription.granted.state or {}, data)
         try:
@@ -202,7 +202,7 @@ class Conversation:
         self._remember(session, answer.state)
         if subscription.granted.state is not None:  # None: granted by the server, not by the application
             await self._change(session, subscription, answer.own)
-            await self._restream(session, subscription, answer)
+            await self._change_streams(session, subscription, answer)
             if answer.own or answer.stop_all or answer.stopped or answer.streams:
                 self._session_log.changed(session, subscription)
         _transmit(session, answer.transmissions)
@@ -213,7 +213,7 @@ class Conversation:
 
     async def unsubscribe(self, session: "Session", subscription: Subscription) -> str:
         """The session has dropped the subscription already. Returns why the call failed, "" if it did not."""
-        await _returned(session)
+        await _wait_restored(session)
         state = subscription.granted.state or {}
         call = CommandCall(build_context(session), Action.UNSUBSCRIBE, subscription.identifier, state)
         try:
@@ -237,7 +237,7 @@ class Conversation:
         if before and before != subscription.granted.presence:
             await self._presence.leave_stream(session, before)
 
-    async def _restream(self, session: "Session", subscription: Subscription, answer: CommandResult) -> None:
+    async def _change_streams(self, session: "Session", subscription: Subscription, answer: CommandResult) -> None:
         stopped = subscription.granted.streams if answer.stop_all else answer.stopped
         if stopped:
             self._joiner.cut(session.link, subscription, stopped)
@@ -247,10 +247,10 @@ class Conversation:
     async def _finish(self, session: "Session", subscription: Subscription | None, answer: CommandResult) -> str:
         """Apply presence and publications. Returns why the publications are lost, "" if they are not."""
         if answer.presence_update is not None and subscription is not None:
-            await self._seat(session, subscription, answer.presence_update)
+            await self._update_presence(session, subscription, answer.presence_update)
         return await self._publish(answer.publications)
 
-    async def _seat(self, session: "Session", subscription: Subscription, presence_update: PresenceUpdate) -> None:
+    async def _update_presence(self, session: "Session", subscription: Subscription, presence_update: PresenceUpdate) -> None:
         stream = subscription.granted.presence
         if not stream:
             logger.warning("presence update ignored: no presence stream", extra={"session": session.tag})
@@ -275,7 +275,7 @@ class Conversation:
         return ""
 
     def _remember(self, session: "Session", changes: State) -> None:
-        """The application has answered, so that it knows of the session."""
+        """Apply the state changes of an answer. After it the session is known to the application."""
         known = session.app is not None and session.app.known
         session.app = self._answered(session.app, changes)
         if changes or session.app.known != known:
@@ -291,7 +291,7 @@ def build_context(session: "Session") -> CallContext:
     return CallContext(session.sid, side.url, side.headers, session.ids, side.state)
 
 
-async def _returned(session: "Session") -> None:
+async def _wait_restored(session: "Session") -> None:
     """Wait for the Restore call: it is the first one of a resumed session."""
     if session.returning is not None:
         await asyncio.wait([session.returning])

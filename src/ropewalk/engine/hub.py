@@ -199,7 +199,7 @@ class Hub:
         self.audiences: dict[str, Audience] = {}
         self.listened_streams: Container[str] = self.audiences
         self._dirty: list[Group] = []
-        self._registered_at: dict[float, int] = {}  # when, and how many messages then
+        self._registered_at: dict[float, int] = {}  # timestamp → number of messages
         self._flush_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -303,7 +303,7 @@ class Hub:
         if not self._flush_due:
             self._flush_due = True
             if self._loop is None:
-                self._loop = asyncio.get_running_loop()  # which asks the system for the process's number each time
+                self._loop = asyncio.get_running_loop()  # cached: each lookup calls getpid
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:

@@ -225,10 +225,10 @@ class Joiner:
             return
         subscription.claimed = True
         buffers = [(subscription.buffers or {})[stream] for stream in streams]
-        gaps = [_unclaimed(stream, page, buffer) for stream, page, buffer in zip(streams, pages, buffers, strict=True)]
+        gaps = [_unclaimed_gap(stream, page, buffer) for stream, page, buffer in zip(streams, pages, buffers, strict=True)]
         self._replayer.send_at_once(link, subscription.identifier, [item for buffer in buffers for item in buffer.items])
         self._replayer.reject(link, subscription.identifier, gaps)
-        self._go_live(link, subscription, [_live_from(gap, buffer) for gap, buffer in zip(gaps, buffers, strict=True)])
+        self._go_live(link, subscription, [_delivered_from(gap, buffer) for gap, buffer in zip(gaps, buffers, strict=True)])
         self._release(subscription)
 
     async def _answers(
@@ -381,7 +381,7 @@ def _start_tips(link: Link, answers: Sequence[HistoryAnswer], request: HistoryRe
     return () if request.since is not None else [tip for tip in tips if tip[0] not in request.streams]
 
 
-def _unclaimed(stream: str, page: HistoryPage | None, buffer: JoinBuffer) -> Gap:
+def _unclaimed_gap(stream: str, page: HistoryPage | None, buffer: JoinBuffer) -> Gap:
     """The gap before an unclaimed subscription's messages, up to the tip of the page, or of the buffer if that is newer."""
     epoch, oldest, tip = ("", 1, 0) if page is None else (page.epoch, page.oldest, page.tip)
     if (last := buffer.last) is not None:
@@ -390,7 +390,7 @@ def _unclaimed(stream: str, page: HistoryPage | None, buffer: JoinBuffer) -> Gap
     return Gap(stream, GapReason.UNCLAIMED, epoch, oldest, tip)
 
 
-def _live_from(gap: Gap, buffer: JoinBuffer) -> Delivered:
+def _delivered_from(gap: Gap, buffer: JoinBuffer) -> Delivered:
     """What an unclaimed subscription was sent: the buffered messages of the gap's epoch, without the gaps among them."""
     items = [item for item in buffer.items if item.epoch == gap.epoch and (isinstance(item, Gap) or item.offset)]
     first = next((item.offset for item in items if not isinstance(item, Gap)), gap.tip + 1)

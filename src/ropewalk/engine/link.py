@@ -20,7 +20,7 @@ from ropewalk.model.rules import SinceGaps, SlowPolicy
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import SessionCodec
 
-DRAIN_BYTES = 65536  # the high-water mark of a transport
+DRAIN_BYTES = 65536  # the default high-water mark of a transport
 
 
 class LinkOwner(Protocol):
@@ -224,7 +224,7 @@ class Link:
 
     @property
     def stuck(self) -> bool:
-        """Whether the transport takes no more for now: its buffer is above the high-water mark."""
+        """Whether the transport takes no more for now."""
         return self._paused
 
     def pause(self) -> None:

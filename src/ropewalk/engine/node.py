@@ -71,7 +71,7 @@ class Disconnector:
         for sid, snapshot in await self._store.revoke(ids, request.reconnect):
             ended += 1
             if sid in own:
-                self._keeper.over(own[sid], snapshot)
+                self._keeper.on_revoked(own[sid], snapshot)
             else:
                 self._session_log.revoked(sid, closings.REMOTE.reason)
                 self._disconnect_queue.put(sid, snapshot)
@@ -308,7 +308,7 @@ class Node:
 
     def departing(self, session: Session, reason: str) -> bool:
         self.session_log.disconnected(session, session.keeping, reason)
-        if self._keeper.concerned(session):
+        if self._keeper.needs_departure(session):
             self.sessions.departing[session.sid] = session
             return True
         self.session_log.ended(session.sid)

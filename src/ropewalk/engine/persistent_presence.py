@@ -38,7 +38,7 @@ async def persist(ask: Callable[[], Awaitable[T]], chance: Chance, attempts: int
     return await ask()
 
 
-class _Turns(asyncio.Lock):
+class _CountedLock(asyncio.Lock):
     waiting = 0
 
 
@@ -49,7 +49,7 @@ class PersistentPresence:
         self._inner = inner
         self._tasks = tasks
         self._chance = chance
-        self._locks: dict[str, _Turns] = {}  # by sid, while it has pending requests
+        self._locks: dict[str, _CountedLock] = {}  # by sid, while it has pending requests
         self.lease = 0  # of this node
         self.expire = inner.expire  # called every second anyway
 
@@ -101,7 +101,7 @@ class PersistentPresence:
                 return
 
     async def _in_turn(self, sid: str, ask: Callable[[], Awaitable[T]], attempts: int = ATTEMPTS) -> T:
-        lock = self._locks.setdefault(sid, _Turns())
+        lock = self._locks.setdefault(sid, _CountedLock())
         lock.waiting += 1
         try:
             async with lock:

@@ -139,7 +139,7 @@ class Prefixes:
                 self._hub.deliver(audience, message)
 
     def missed(self) -> None:
-        """Messages of any stream may be lost."""
+        """Messages of any stream may be lost: send a gap to every prefix subscription."""
         for audience in self._audiences.values():
             gap = Gap(audience.stream, GapReason.TRIMMED, "", 1, 0)
             self._hub.send_gap(audience, gap, Position("", 0))

@@ -31,7 +31,7 @@ from ropewalk.protocol.codec import SessionCodec
 
 logger = logging.getLogger("ropewalk.session")
 
-MAX_TIMER_SECONDS = 86400.0  # an expiry further away is looked at again then; timers of years overflow
+MAX_TIMER_SECONDS = 86400.0  # a later expiry is checked again then, because timers of years overflow
 
 # After these the client may resume with its sid. The others are final: decided by the application or the token.
 RESUMABLE = (closings.TOO_SLOW, closings.NO_PONG, closings.SERVER_RESTART, closings.INTERNAL_ERROR, closings.TAKEN_OVER)
@@ -214,7 +214,7 @@ class Session:
         self._node.stats.refusals[refusal] += 1
         self._node.stats.commands_failed += 1
         logger.debug("malformed frame", extra={"session": self.tag, "reason": reason, "code": code})
-        self.end(Closing("", False, code, reason[:100]))  # a client that comes back would send the same again
+        self.end(Closing("", False, code, reason[:100]))  # no reconnect: the client would send the same frame again
 
     def wait_idle(self) -> Awaitable[None] | None:
         return None if self.inbox is None else self.inbox.wait_idle()
@@ -300,12 +300,12 @@ class Session:
         self.end(closings.TOO_MANY_COMMANDS)
 
     def charge(self, answered: int) -> None:
-        """A command was answered with so many bytes."""
+        """Count an answer of so many bytes against the command rate."""
         if self._rate is not None:
             self._rate.charge(answered)
 
     def may_whisper(self, size: int) -> bool:
-        """Whether a whisper of so many bytes is within the rate, which it then counts against."""
+        """Whether a whisper of this size is within the rate. If so, it is counted."""
         limits = self._node.limits
         if limits.whisper_rate <= 0:
             return True

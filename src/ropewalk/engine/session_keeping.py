@@ -61,7 +61,7 @@ class SessionKeeper:
     async def wait_stored(self, session: "Session") -> None:
         """Wait until a store on the same host has the session. Called before the client receives its sid."""
 
-    def concerned(self, session: "Session") -> bool:
+    def needs_departure(self, session: "Session") -> bool:
         """Whether its departure needs more than a session log entry."""
         return bool(session.keeping or session.members or session.app is not None)
 
@@ -110,8 +110,8 @@ class SessionKeeper:
         await self._departed(sid)
         return int(alive is not None)
 
-    def over(self, session: "Session", snapshot: SessionSnapshot) -> None:
-        """The store revoked a session, with this snapshot, that is live or departing here."""
+    def on_revoked(self, session: "Session", snapshot: SessionSnapshot) -> None:
+        """The store has revoked a session that is live or departing here. `snapshot`: its state in the store."""
         self._disconnect_queue.put(session.sid, snapshot)
 
     async def put_back(self, former: str, successor: str, snapshot: SessionSnapshot, revoked: bool) -> None:

@@ -127,8 +127,8 @@ class LeasedSessionKeeper(SessionKeeper):
             await asyncio.wait([written], timeout=FIRST_WRITE_SECONDS)
             self._awaited.pop(session.sid, None)
 
-    def concerned(self, session: "Session") -> bool:
-        return _outlives_node(session) or super().concerned(session)
+    def needs_departure(self, session: "Session") -> bool:
+        return _outlives_node(session) or super().needs_departure(session)
 
     def end_taken(self, order: SessionTaken) -> int:
         """End the session, and write its departure with a TTL of 0. The store refuses that write, unless it lost its data after
@@ -283,7 +283,7 @@ class LeasedSessionKeeper(SessionKeeper):
         if session.members:
             await self._presence.detach(session.sid, self._limits.presence_ttl)
 
-    def over(self, session: "Session", snapshot: SessionSnapshot) -> None:
+    def on_revoked(self, session: "Session", snapshot: SessionSnapshot) -> None:
         """Report the end to the application; for a departing session after its pending calls, with their changes."""
         if session.sid in self._departing:
             self._taken.add(session.sid)

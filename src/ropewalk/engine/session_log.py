@@ -28,7 +28,7 @@ from ropewalk.model.sessions import AppSide, SessionSnapshot
 from ropewalk.ports import Clock, Journal
 
 AT_ONCE = 500
-"""Rows that are handed over together."""
+"""Rows in one write."""
 
 CHANGES = 16384
 """Bytes of changes, beyond the size of the session itself, after which its full record is written again."""
@@ -132,7 +132,7 @@ class JournalSessionLog(SessionLog):
 
     def joined(self, session: "Session", stream: str, member: Member, events: Sequence[PresenceEvent]) -> None:
         for event in events:
-            if event.type == "leave":  # it was another member there, and the last session of it
+            if event.type == "leave":  # the session was the last one of another member there
                 self._note(RowKind.LEFT, session, MembershipChanged.of(event.member, True), stream)
         announced = any(event.type == "join" for event in events)
         self._note(RowKind.JOINED, session, MembershipChanged.of(member, announced), stream)
@@ -188,7 +188,7 @@ def _checkpoint(session: "Session", former: str = "") -> SessionCheckpoint:
 
 
 def _without_secrets(app: AppSide) -> AppSide:
-    """Without cookies and query strings: credentials do not belong into a file that analysts read."""
+    """Without cookies and query strings: credentials do not belong in a file that analysts read."""
     return replace(app, url=app.url.partition("?")[0], headers={})
 
 

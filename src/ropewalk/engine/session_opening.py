@@ -98,7 +98,7 @@ class SessionOpener:
         if snapshot is None:
             self._stats.restores_missed += 1
             return False
-        standing = await self._standing(session, request, snapshot)
+        standing = await self._check_resume(session, request, snapshot)
         if standing is None:
             return False
         snapshot = await self._keeper.take(former, session.sid)
@@ -106,7 +106,7 @@ class SessionOpener:
             self._stats.restores_missed += 1
             return False
         if not session.accept(snapshot.ids, standing.expires_at):
-            # The client left or was disconnected before the welcome.
+            # The client left, was disconnected, or exceeds a connection limit.
             revoked = self._table.revocations.order_for(session.sid, snapshot.ids) is not None
             if revoked:
                 self._session_log.revoked(former, closings.REMOTE.reason)
@@ -133,7 +133,7 @@ class SessionOpener:
             asyncio.get_running_loop().call_later(self._limits.resume_timeout, self._resume_timed_out, session)
         return True
 
-    async def _standing(self, session: Session, request: ConnectRequest, snapshot: SessionSnapshot) -> Accepted | None:
+    async def _check_resume(self, session: Session, request: ConnectRequest, snapshot: SessionSnapshot) -> Accepted | None:
         """The identity and expiry of a kept session, from its own token or a newer one of the same client. None: refused."""
         if request.token:
             answer = await self._identify(session, request)
@@ -141,7 +141,7 @@ class SessionOpener:
                 return answer if isinstance(answer, Accepted) and answer.ids == snapshot.ids else None
         if snapshot.expires_at is not None and snapshot.expires_at <= self._clock():
             return None
-        if self._conversation is not None and not await self._conversation.fits(session, request, snapshot):
+        if self._conversation is not None and not await self._conversation.may_resume(session, request, snapshot):
             return None
         return Accepted(snapshot.ids, snapshot.expires_at)
 

@@ -65,7 +65,7 @@ class TieredStreams:
         if isinstance(hot, Replay) or hot.reason is not GapReason.TRIMMED:
             return hot
         first = position.offset + 1
-        return _joined(await self._read(HistoryRange(stream, hot.epoch, first, hot.oldest - 1, self._limit)), first, hot)
+        return _join(await self._read(HistoryRange(stream, hot.epoch, first, hot.oldest - 1, self._limit)), first, hot)
 
     async def since(self, stream: str, timestamp: float) -> Replay | Gap:
         hot = await self._hot.since(stream, timestamp)
@@ -75,7 +75,7 @@ class TieredStreams:
         if cold is None:
             return hot  # an empty piece instead would make the hot part a complete answer
         first = cold.messages[0].offset if cold.messages else hot.oldest
-        answer = _joined(cold, first, hot)
+        answer = _join(cold, first, hot)
         # The answer is complete only if the message before it is archived too: then that one is older than `timestamp`.
         if first == 1 or (await self._read(HistoryRange(stream, hot.epoch, first - 1, first - 1, 1))).messages:
             return answer
@@ -115,9 +115,9 @@ class TieredStreams:
         return ColdPiece(messages, more or piece.more)
 
 
-def _joined(cold: ColdPiece, first: int, hot: Gap) -> Replay | Gap:
+def _join(cold: ColdPiece, first: int, hot: Gap) -> Replay | Gap:
     """Cold messages from `first` on, then hot ones, with a gap at each hole. `hot`: a TRIMMED gap with the hot messages."""
-    runs = _runs(cold.messages, first)
+    runs = _split_at_holes(cold.messages, first)
     reached = cold.messages[-1].offset + 1 if cold.messages else first
     answer: Replay | Gap
     if cold.more:
@@ -134,7 +134,7 @@ def _joined(cold: ColdPiece, first: int, hot: Gap) -> Replay | Gap:
     return answer
 
 
-def _runs(messages: Sequence[Registered], first: int) -> list[tuple[Registered, ...]]:
+def _split_at_holes(messages: Sequence[Registered], first: int) -> list[tuple[Registered, ...]]:
     """Split the messages at every hole into dense runs. The first run begins at `first`, or is empty."""
     runs: list[list[Registered]] = [[]]
     expected = first
@@ -148,7 +148,7 @@ def _runs(messages: Sequence[Registered], first: int) -> list[tuple[Registered, 
 
 def _up_to_hole(messages: Sequence[Registered]) -> tuple[Registered, ...]:
     """The messages up to the first missing offset. The next page begins after the hole, as its `oldest` shows."""
-    return _runs(messages, messages[0].offset)[0] if messages else ()
+    return _split_at_holes(messages, messages[0].offset)[0] if messages else ()
 
 
 class TieredBackend:

@@ -63,7 +63,7 @@ class Transactions:
         for app in self._ledger.unfinished():
             try:
                 tally = await self._finish_decided(app)
-                logger.info("transaction finished after a restart", extra={"app": app, **tally.shown()})
+                logger.info("transaction finished after a restart", extra={"app": app, **tally.as_dict()})
             except RopewalkError as error:  # the application's next call retries, and gets the error
                 logger.error("transaction cannot be finished", extra={"app": app, "reason": str(error)})
 
@@ -72,8 +72,8 @@ class Transactions:
     async def stage(self, app: str, batch: int, key: tuple[int, int, int], body: bytes) -> Staged:
         if self._ledger.is_finished(app, batch):
             return Staged(0, True)
-        rows = _without_numbers(await self._rows(body))
-        data = await _encoded(rows)
+        rows = _refuse_producers(await self._rows(body))
+        data = await _encode(rows)
         piece = StagedPiece(*key, len(data), await asyncio.to_thread(crc32, data))
         for other, number in self._ledger.make_room(app, batch, piece, self._clock()):
             logger.info("staged batch given up", extra={"app": other, "batch": number})
@@ -145,7 +145,7 @@ class Transactions:
     # --- rows without a transaction -----------------------------------------------------------------------------------
 
     async def produce(self, producer: str, first: int, body: bytes) -> Produced:
-        rows = _without_numbers(await self._rows(body))
+        rows = _refuse_producers(await self._rows(body))
         async with self._producers.of(producer):  # a later request in between would turn the rest of this one into duplicates
             return await self._publish_rows(rows, producer, first)
 
@@ -159,7 +159,7 @@ class Transactions:
     async def _publish_rows(self, rows: Sequence[Publication], producer: str = "", first: int = 0) -> Produced:
         tally = _Tally()
         for group in split_into_groups(rows):
-            await self._publish(_numbered(group, producer, first) if producer else group, tally)
+            await self._publish(_with_sequences(group, producer, first) if producer else group, tally)
             first += len(group)
         return Produced(tally.published, tally.skipped)
 
@@ -181,11 +181,11 @@ class _Tally:
         self.published = 0
         self.skipped = 0
 
-    def shown(self) -> dict[str, int]:
+    def as_dict(self) -> dict[str, int]:
         return {"published": self.published, "skipped": self.skipped}
 
 
-def _without_numbers(rows: Sequence[Publication]) -> Sequence[Publication]:
+def _refuse_producers(rows: Sequence[Publication]) -> Sequence[Publication]:
     """Refuses rows with a producer: the request itself numbers its rows."""
     for index, row in enumerate(rows):
         if row.producer:
@@ -193,11 +193,11 @@ def _without_numbers(rows: Sequence[Publication]) -> Sequence[Publication]:
     return rows
 
 
-def _numbered(group: Sequence[Publication], producer: str, first: int) -> list[Publication]:
+def _with_sequences(group: Sequence[Publication], producer: str, first: int) -> list[Publication]:
     return [msgspec.structs.replace(row, producer=producer, sequence=first + index) for index, row in enumerate(group)]
 
 
-async def _encoded(rows: Sequence[Publication]) -> bytes:
+async def _encode(rows: Sequence[Publication]) -> bytes:
     data = bytearray()
     for group in split_into_groups(rows):
         data += encode_group(group)

@@ -6,8 +6,8 @@ A default that is also the default of a setting is written here, and the setting
 from msgspec import Struct
 
 NAME_TEXT_GROWTH = 8
-"""How many times its size a stream's name may take in an identifier: control characters are escaped there, and a signed name
-is base64 of that."""
+"""Factor by which a stream's name may grow in an identifier: control characters are escaped, and a signed name is base64 of
+that."""
 
 IDENTIFIER_OVERHEAD_BYTES = 256
 """Bytes of an identifier beside the stream's name: the channel's name and the signature."""
