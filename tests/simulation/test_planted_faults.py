@@ -239,7 +239,7 @@ def test_sessions_that_are_not_written_while_connected_are_found(monkeypatch: py
 
 
 def test_node_that_keeps_a_connection_whose_session_was_taken_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LeasedSessionKeeper, "obey", lambda self, order: 0)
+    monkeypatch.setattr(LeasedSessionKeeper, "end_taken", lambda self, order: 0)
     assert is_found(AnomalyKind.SESSION_TWICE, 0)
 
 
