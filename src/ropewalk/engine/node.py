@@ -75,7 +75,7 @@ class Disconnector:
             else:
                 self._session_log.revoked(sid, closings.REMOTE.reason)
                 self._disconnect_queue.put(sid, snapshot)
-        await self._session_log.ordered(request)
+        await self._session_log.disconnect_requested(request)
         return ended
 
 
@@ -285,7 +285,7 @@ class Node:
         self.tasks.spawn(work())
 
     def revocation(self, session: Session, ids: str) -> RemoteDisconnect | None:
-        return self.sessions.revocations.order_for(session.sid, ids)
+        return self.sessions.revocations.find(session.sid, ids)
 
     def accepted(self, session: Session) -> None:
         self.sessions.live[session.sid] = session

@@ -235,7 +235,7 @@ class RecordedSessionLog(JournalSessionLog):
         self._notes = notes
         self._recorder = recorder
 
-    async def ordered(self, order: RemoteDisconnect) -> None:
+    async def disconnect_requested(self, request: RemoteDisconnect) -> None:
         """Writes nothing: the store keeps the request, every node receives it, and each ended session has its own row."""
 
     async def finish(self) -> None:

@@ -147,8 +147,8 @@ class Session:
     def accept(self, ids: str, expires_at: float | None) -> bool:
         """The client is authenticated. Returns False if it is gone, was disconnected remotely while it was opening, or has too
         many connections."""
-        if (order := self._node.revocation(self, ids)) is not None:
-            self.end(closings.remote_closing(order))
+        if (request := self._node.revocation(self, ids)) is not None:
+            self.end(closings.remote_closing(request))
             return False
         following = advance(self.state, LifecycleEvent.ACCEPTED)
         if following is None:

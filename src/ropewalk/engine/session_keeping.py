@@ -50,7 +50,7 @@ class SessionKeeper:
     def on_store_interrupted(self) -> None:
         """The store was unreachable, and may have restarted empty."""
 
-    def end_taken(self, order: SessionTaken) -> int:
+    def end_taken(self, notice: SessionTaken) -> int:
         """Another node has taken a session of this node. Returns the number of sessions ended here."""
         return 0
 

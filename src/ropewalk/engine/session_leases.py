@@ -130,21 +130,21 @@ class LeasedSessionKeeper(SessionKeeper):
     def needs_departure(self, session: "Session") -> bool:
         return _outlives_node(session) or super().needs_departure(session)
 
-    def end_taken(self, order: SessionTaken) -> int:
+    def end_taken(self, notice: SessionTaken) -> int:
         """End the session, and write its departure with a TTL of 0. The store refuses that write, unless it lost its data after
-        the order: this node may then have stored the session again, and the write removes it."""
-        session = self._sessions.get(order.sid) or self._departing.get(order.sid)
+        the notice: this node may then have stored the session again, and the write removes it."""
+        session = self._sessions.get(notice.sid) or self._departing.get(notice.sid)
         if session is None:
             return 0
-        session.end(closings.remote_closing(order) if order.revoked else closings.TAKEN_OVER)
+        session.end(closings.remote_closing(notice) if notice.revoked else closings.TAKEN_OVER)
         session.keeping = False
         return 1
 
-    def _refused(self, order: SessionTaken) -> None:
+    def _refused(self, notice: SessionTaken) -> None:
         """The store refused to write a session: end it, and do not write it again."""
-        if self.end_taken(order):
-            self._taken.add(order.sid)
-            if (departure := self._leaving.pop(order.sid, None)) is not None:
+        if self.end_taken(notice):
+            self._taken.add(notice.sid)
+            if (departure := self._leaving.pop(notice.sid, None)) is not None:
                 departure.resolve(departure.ttl())
 
     def _write_soon(self) -> None:
@@ -192,21 +192,21 @@ class LeasedSessionKeeper(SessionKeeper):
         return self._limits.sessions_ttl if session.extended else 0.0
 
     def _written(self, batch: list[SessionWrite], leaving: dict[str, _Departure], taken: list[SessionTaken]) -> None:
-        refused = {order.sid: order for order in taken}
+        refused = {notice.sid: notice for notice in taken}
         for write in batch:
             self._began.pop(write.sid, None)
-            order, departure = refused.get(write.sid), leaving.get(write.sid)
-            if order is not None and not order.stored:
-                if not order.revoked and self._write_as_new(write.sid, departure):
+            notice, departure = refused.get(write.sid), leaving.get(write.sid)
+            if notice is not None and not notice.stored:
+                if not notice.revoked and self._write_as_new(write.sid, departure):
                     continue
-                if order.revoked:  # before its first write, so no other node reports its end
+                if notice.revoked:  # before its first write, so no other node reports its end
                     self._disconnect_queue.put(write.sid, write.snapshot)
             if (awaited := self._awaited.pop(write.sid, None)) is not None:
                 awaited.set_result(None)
             if departure is not None:
                 departure.resolve(write.ttl)
-            if order is not None:
-                self._refused(order)
+            if notice is not None:
+                self._refused(notice)
             elif self._since.get(write.sid, 0.0) is None:
                 self._since[write.sid] = self._clock()  # the write succeeded, so no other node has taken it
 
@@ -246,9 +246,9 @@ class LeasedSessionKeeper(SessionKeeper):
         """Raises `Unavailable`."""
         asked_at = self._clock()
         renewal = await self._leases.renew(LEASE_SECONDS, self._received)
-        self._received = tuple(order.sid for order in renewal.taken)
-        for order in renewal.taken:
-            self.end_taken(order)
+        self._received = tuple(notice.sid for notice in renewal.taken)
+        for notice in renewal.taken:
+            self.end_taken(notice)
         if renewal.lease != self._persistent.lease:
             # The lease expired, or the store lost its data. Write all sessions again under the new lease. A session without a
             # record is written as new, unless the last renewal is so long ago that the store's record that it was taken, or
@@ -374,8 +374,8 @@ class WriteThroughLog(SessionLog):
     def revoked(self, sid: str, reason: str) -> None:
         self._inner.revoked(sid, reason)
 
-    async def ordered(self, order: RemoteDisconnect) -> None:
-        await self._inner.ordered(order)
+    async def disconnect_requested(self, request: RemoteDisconnect) -> None:
+        await self._inner.disconnect_requested(request)
 
     def expired(self, events: Sequence[PresenceEvent]) -> None:
         self._inner.expired(events)

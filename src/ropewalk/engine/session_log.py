@@ -55,7 +55,7 @@ class SessionLog:
     def ended(self, sid: str) -> None:
         """The session has ended, after the Disconnect call if one was needed."""
 
-    async def ordered(self, order: RemoteDisconnect) -> None:
+    async def disconnect_requested(self, request: RemoteDisconnect) -> None:
         """Returns when this row and all rows before it survive a crash. Raises `Unavailable`."""
 
     def subscribed(self, session: "Session", subscription: "Subscription") -> None: ...
@@ -119,9 +119,9 @@ class JournalSessionLog(SessionLog):
     def ended(self, sid: str) -> None:
         self._journal.write_nowait([self._row(RowKind.ENDED, sid)])
 
-    async def ordered(self, order: RemoteDisconnect) -> None:
-        detail = _text(DisconnectRequested(order.identifier, order.reconnect))
-        await self._journal.write([Row(RowKind.REVOKED, order.identifier, self._clock(), detail=detail)])
+    async def disconnect_requested(self, request: RemoteDisconnect) -> None:
+        detail = _text(DisconnectRequested(request.identifier, request.reconnect))
+        await self._journal.write([Row(RowKind.REVOKED, request.identifier, self._clock(), detail=detail)])
 
     def subscribed(self, session: "Session", subscription: "Subscription") -> None:
         streams = subscription.granted.streams
@@ -171,7 +171,7 @@ class ForwardedSessionLog(JournalSessionLog):
     """The session log of a worker whose store process has the journal. The store process also writes the remote disconnects,
     because every worker receives them."""
 
-    async def ordered(self, order: RemoteDisconnect) -> None: ...
+    async def disconnect_requested(self, request: RemoteDisconnect) -> None: ...
 
     def rewrite(self, sessions: Iterable["Session"]) -> None:
         """Replaces the rows that a crashed store process had not written: each row contains the whole session."""

@@ -42,7 +42,7 @@ class SessionNode(Protocol[S]):
         """True if it was granted."""
 
     def revocation(self, session: S, ids: str) -> RemoteDisconnect | None:
-        """The order that came for these ids while the session was opening, if any."""
+        """The remote disconnect of these ids that arrived while the session was opening, if any."""
 
     def accepted(self, session: S) -> None:
         """The session is live."""

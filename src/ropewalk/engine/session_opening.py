@@ -107,7 +107,7 @@ class SessionOpener:
             return False
         if not session.accept(snapshot.ids, standing.expires_at):
             # The client left, was disconnected, or exceeds a connection limit.
-            revoked = self._table.revocations.order_for(session.sid, snapshot.ids) is not None
+            revoked = self._table.revocations.find(session.sid, snapshot.ids) is not None
             if revoked:
                 self._session_log.revoked(former, closings.REMOTE.reason)
             await self._keeper.put_back(former, session.sid, snapshot, revoked)

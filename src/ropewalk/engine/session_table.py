@@ -114,12 +114,12 @@ class Revocations:
     """Remote disconnects that arrived while sessions were opening and their identity was not known yet. Each is kept until
     all of those sessions have opened."""
 
-    __slots__ = ("_count", "_openings", "_orders")
+    __slots__ = ("_count", "_openings", "_requests")
 
     def __init__(self) -> None:
         self._count = 0
-        self._openings: dict[str, int] = {}  # sid → orders that had come before it; oldest first
-        self._orders: dict[str, tuple[int, RemoteDisconnect]] = {}  # by identifier; oldest first
+        self._openings: dict[str, int] = {}  # sid → number of earlier requests; oldest first
+        self._requests: dict[str, tuple[int, RemoteDisconnect]] = {}  # by identifier; oldest first
 
     def opening(self, sid: str) -> None:
         self._openings[sid] = self._count
@@ -128,24 +128,24 @@ class Revocations:
         """Known, refused or gone."""
         self._openings.pop(sid, None)
         oldest = next(iter(self._openings.values()), self._count)
-        while self._orders:
-            identifier, (number, _) = next(iter(self._orders.items()))
+        while self._requests:
+            identifier, (number, _) = next(iter(self._requests.items()))
             if number > oldest:
                 break
-            del self._orders[identifier]
+            del self._requests[identifier]
 
-    def add(self, order: RemoteDisconnect) -> None:
+    def add(self, request: RemoteDisconnect) -> None:
         if self._openings:
             self._count += 1
-            self._orders.pop(order.identifier, None)
-            self._orders[order.identifier] = (self._count, order)
+            self._requests.pop(request.identifier, None)
+            self._requests[request.identifier] = (self._count, request)
 
-    def order_for(self, sid: str, ids: str) -> RemoteDisconnect | None:
-        """The order that came for these ids since this one began to open."""
-        found = self._orders.get(ids)
+    def find(self, sid: str, ids: str) -> RemoteDisconnect | None:
+        """The request that arrived for these ids since this session began to open."""
+        found = self._requests.get(ids)
         if found is None or sid not in self._openings or found[0] <= self._openings[sid]:
             return None
         return found[1]
 
     def __len__(self) -> int:
-        return len(self._orders)
+        return len(self._requests)

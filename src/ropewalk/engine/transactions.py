@@ -152,7 +152,7 @@ class Transactions:
     async def publish(self, body: bytes) -> Produced:
         rows = await self._rows(body)
         async with AsyncExitStack() as turns:
-            for producer in sorted({row.producer for row in rows} - {""}):  # in one order, so that two requests do not deadlock
+            for producer in sorted({row.producer for row in rows} - {""}):  # sorted, so that two requests do not deadlock
                 await turns.enter_async_context(self._producers.of(producer))
             return await self._publish_rows(rows)
 

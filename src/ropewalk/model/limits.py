@@ -6,7 +6,7 @@ A default that is also the default of a setting is written here, and the setting
 from msgspec import Struct
 
 NAME_TEXT_GROWTH = 8
-"""Factor by which a stream's name may grow in an identifier: control characters are escaped, and a signed name is base64 of
+"""Maximum growth factor of a stream's name in an identifier: control characters are escaped, and a signed name is base64 of
 that."""
 
 IDENTIFIER_OVERHEAD_BYTES = 256
