@@ -103,7 +103,7 @@ class Server:
             live = [Delivered(answer.epoch, answer.tip + 1) for answer in answers]
             self.subscription.delivered = tuple(with_sent(each, pieces) for each, pieces in zip(live, pending, strict=True))
         else:
-            pending = [self.subscription.settle(split_at_gaps(answer)) for answer in answers]
+            pending = [self.subscription.take_unsent(split_at_gaps(answer)) for answer in answers]
         for row in zip_longest(*pending):
             pieces = [piece for piece in row if piece is not None]
             for message in (message for piece in pieces for message in piece.messages):

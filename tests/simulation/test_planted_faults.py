@@ -78,7 +78,7 @@ def test_fill_that_delivers_nothing_is_found(monkeypatch: pytest.MonkeyPatch) ->
     def skip(self: FeedReader, audience: Any, backlog: Any, answer: Any) -> None:
         audience.cursor.move(answer.epoch, answer.tip)
 
-    monkeypatch.setattr(FeedReader, "_give", skip)
+    monkeypatch.setattr(FeedReader, "_deliver_answer", skip)
     assert kinds_found() <= {AnomalyKind.SILENT_GAP, AnomalyKind.LOST}
 
 
@@ -128,10 +128,10 @@ def test_gap_that_covers_the_messages_behind_it_during_a_join_is_found(monkeypat
 
 def test_gap_that_covers_kept_messages_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def skip_one_more(self: FeedReader, audience: Any, gap: Gap, after: Position) -> None:
-        lose(self, audience, replace(gap, oldest=min(gap.oldest + 1, gap.tip + 1)), after)
+        report_gap(self, audience, replace(gap, oldest=min(gap.oldest + 1, gap.tip + 1)), after)
 
-    lose = FeedReader._lose
-    monkeypatch.setattr(FeedReader, "_lose", skip_one_more)
+    report_gap = FeedReader._report_gap
+    monkeypatch.setattr(FeedReader, "_report_gap", skip_one_more)
     assert AnomalyKind.FALSE_GAP in kinds_found()
 
 
@@ -214,21 +214,21 @@ def test_lost_presence_event_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_node_that_does_not_rejoin_its_members_after_its_lease_ended_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PersistentPresence, "settle", lambda self, session, stream: None)
+    monkeypatch.setattr(PersistentPresence, "reconcile", lambda self, session, stream: None)
     assert is_found(AnomalyKind.MISSING_MEMBER, 2)
 
 
 def test_leave_that_is_not_repeated_after_an_outage_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = PersistentPresence.settle
+    reconcile = PersistentPresence.reconcile
 
-    def settle_joins(self: PersistentPresence, session: Any, stream: str) -> None:
-        def settle_if_member() -> None:  # after the session has updated its members
+    def reconcile_joins(self: PersistentPresence, session: Any, stream: str) -> None:
+        def reconcile_if_member() -> None:  # after the session has updated its members
             if stream in (session.members or {}):
-                settle(self, session, stream)
+                reconcile(self, session, stream)
 
-        asyncio.get_running_loop().call_soon(settle_if_member)
+        asyncio.get_running_loop().call_soon(reconcile_if_member)
 
-    monkeypatch.setattr(PersistentPresence, "settle", settle_joins)
+    monkeypatch.setattr(PersistentPresence, "reconcile", reconcile_joins)
     repeat_often(monkeypatch, "store_away")
     assert is_found(AnomalyKind.GHOST_MEMBER, 5)
 
@@ -239,7 +239,7 @@ def test_sessions_that_are_not_written_while_connected_are_found(monkeypatch: py
 
 
 def test_node_that_keeps_a_connection_whose_session_was_taken_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LeasedSessionKeeper, "disconnect", lambda self, order: 0)
+    monkeypatch.setattr(LeasedSessionKeeper, "end_taken", lambda self, order: 0)
     assert is_found(AnomalyKind.SESSION_TWICE, 0)
 
 

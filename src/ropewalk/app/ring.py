@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class RingSessionLog(ForwardedSessionLog):
     """For ring nodes: rows go to the node that keeps the session, and every node records revoked sessions."""
 
-    async def ordered(self, order: RemoteDisconnect) -> None:
-        await JournalSessionLog.ordered(self, order)
+    async def disconnect_requested(self, request: RemoteDisconnect) -> None:
+        await JournalSessionLog.disconnect_requested(self, request)
 
 
 RING_FILE = "ring.json"

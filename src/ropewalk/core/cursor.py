@@ -24,13 +24,13 @@ class Step(Enum):
 class Cursor:
     """Starts in no epoch, at offset 0. A stream without an epoch has never been published to."""
 
-    __slots__ = ("_former", "doubted", "epoch", "offset")
+    __slots__ = ("_former", "epoch", "must_read", "offset")
 
     def __init__(self, epoch: str = "", offset: int = 0) -> None:
         self.epoch = epoch
         self.offset = offset
         self._former: tuple[str, ...] = ()
-        self.doubted = False
+        self.must_read = False
         """The store had no record of the stream: further messages of it must be read from the store."""
 
     @property
@@ -40,7 +40,7 @@ class Cursor:
     def take(self, epoch: str, offset: int) -> Step:
         """Advance if this is the next message. `offset` is at least 1."""
         if epoch == self.epoch:
-            if offset == self.offset + 1 and not self.doubted:
+            if offset == self.offset + 1 and not self.must_read:
                 self.offset = offset
                 return Step.NEXT
             return Step.OLD if offset <= self.offset else Step.JUMP
@@ -72,5 +72,5 @@ class Cursor:
             return False
         if self.epoch:
             self._former = (*self._former, self.epoch)[-MAX_FORMER_EPOCHS:]
-        self.epoch, self.offset, self.doubted = epoch, offset, False
+        self.epoch, self.offset, self.must_read = epoch, offset, False
         return True

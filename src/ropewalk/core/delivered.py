@@ -17,7 +17,7 @@ Range = tuple[int, int]
 
 
 class Delivered(Struct, frozen=True, gc=False):
-    """Sent offsets. Without dropped messages there are no ranges, and live delivery does not change this record.
+    """Sent offsets. There are no ranges if no message was dropped. Live delivery does not change this record.
 
     Args:
         live_from: all offsets from here on are sent live.

@@ -1,6 +1,6 @@
 """Limits on what an application may ask for. It is trusted, but its results often contain what a client sent.
 
-Everything here raises ApplicationError before anything was done.
+Everything here raises ApplicationError before the result is applied.
 """
 
 from collections.abc import Collection, Sequence
@@ -45,7 +45,7 @@ def check_connect_result(connect_result: ConnectResult, limits: Limits) -> Conne
 def check_command_result(
     answer: CommandResult, limits: Limits, state: State, own: State, streams: Collection[str] = ()
 ) -> CommandResult:
-    """`state` and `own`: what is kept already, of the connection and of the subscription; `streams`: what it streams from."""
+    """`state` and `own`: the current state of the connection and the subscription; `streams`: its current streams."""
     _check_streams(answer, streams)
     _check_names(answer.streams, limits)
     check_publications(answer.publications, limits)
@@ -55,7 +55,7 @@ def check_command_result(
     if answer.presence_update is not None:
         longest = limits.max_member_info
         if answer.presence_update.member.max_field_bytes() > longest:
-            raise ApplicationError(f"what a member says of itself is longer than {longest} bytes")
+            raise ApplicationError(f"the id or info of a member is longer than {longest} bytes")
     if answer.reply is not None and len(answer.reply.result) > limits.max_payload:
         raise ApplicationError(f"the result of an action is larger than {limits.max_payload} bytes")
     return answer
@@ -89,7 +89,7 @@ def _check_transmissions(texts: Sequence[str], limits: Limits) -> None:
     if any(is_too_deep(text, MAX_DEPTH + 1) for text in texts):
         raise ApplicationError(f"a transmission is {TOO_DEEP}")
     if not all(map(_is_json_object, texts)):
-        raise ApplicationError("a transmission is no JSON object, so that no client could read it")
+        raise ApplicationError("a transmission is not a JSON object")
 
 
 def _is_json_object(text: str) -> bool:

@@ -1,10 +1,10 @@
-"""The broker registers each publication once. What it registers comes back through the feed, like publications of other nodes.
+"""The broker registers each publication once. Registered messages arrive through the feed, like those of other nodes.
 
-Invariant: an unanswered append is retried only if the store would recognise it; otherwise the caller is told that it is
-unanswered. A store that resolves what was unanswered by itself is not asked again. After `close` nothing more is counted.
+Invariant: an unanswered append is retried only if the store would recognise it; otherwise `Unanswered` is raised. A store that
+resolves unanswered appends itself is not retried. After `close` no publication is counted.
 
-Streams whose rules keep no history are ephemeral where nothing else keeps what is registered either: what is published to them
-is transient, whichever way it came. Positions that nobody can ever ask for would cost every stream its memory.
+Streams whose rules keep no history are ephemeral if nothing else records messages either: all publications to them are
+transient. Otherwise every such stream would take memory for positions that no client can request.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from ropewalk.ports import Clock, DerivedPartitions, Feed, StreamStore
 
 class LocalPublisher:
     """Implements `ports.Publisher` for publications that every node receives: delivers them to the sessions of this node,
-    without a position. Nothing is registered: otherwise each message would come once for each node.
+    without a position. They are not registered: otherwise each client would receive a message once per node.
 
     Args:
         disconnect: ends the sessions of an identity on this node.
@@ -102,11 +102,11 @@ class Broker:
 
     @property
     def instant(self) -> bool:
-        """`publish` never suspends: run to its end in one step, it needs no task."""
+        """Whether `publish` never suspends, so that it needs no task."""
         return self._store.instant and self._feed.exact
 
     def set_listened_streams(self, streams: Container[str]) -> None:
-        """Called when the first or the last subscription by prefix comes or goes, not for each stream."""
+        """Called with the first prefix subscription and after the last one, not for each stream."""
         self.listened_streams = streams
 
     def is_ephemeral(self, stream: str) -> bool:
@@ -147,13 +147,15 @@ class Broker:
             for publication in publications:
                 self.check_partition(publication.stream, publication.partition_key)
         if self._ephemeral_rules is not None and not self._ephemeral_rules.keeps_all:
-            publications = [self._as_kept(publication) for publication in publications]
+            publications = [self._apply_rules(publication) for publication in publications]
         for publication in publications:
             if not publication.transient:
                 receipts = await self._append(publications)
                 break
         else:
-            receipts = await self._append(publications) if self._store.confirms_transient else self._pass_on(publications)
+            receipts = (
+                await self._append(publications) if self._store.confirms_transient else self._publish_transient(publications)
+            )
         duplicates = 0
         for receipt in receipts:
             if receipt.duplicate:
@@ -162,7 +164,7 @@ class Broker:
         self._stats.publications_duplicate += duplicates
         return receipts
 
-    def _as_kept(self, publication: Publication) -> Publication:
+    def _apply_rules(self, publication: Publication) -> Publication:
         if publication.transient or not self.is_ephemeral(publication.stream):
             return publication
         return replace(publication, transient=True)
@@ -175,11 +177,11 @@ class Broker:
         return waits
 
     def whisper(self, publication: Publication) -> None:
-        """To whoever it reaches: nobody waits for it."""
-        self._pass_on([publication])
+        """Publish a whisper, without waiting for its delivery."""
+        self._publish_transient([publication])
         self._stats.publications += 1
 
-    def _pass_on(self, publications: Sequence[Publication]) -> list[Receipt]:
+    def _publish_transient(self, publications: Sequence[Publication]) -> list[Receipt]:
         now = self._clock()
         self._feed.publish([build_transient(publication, now) for publication in publications])
         return [Receipt(publication.stream, "", 0) for publication in publications]
@@ -187,19 +189,20 @@ class Broker:
     async def _append(self, publications: Sequence[Publication]) -> list[Receipt]:
         if self._feed.exact:  # a store of this process never leaves anything unanswered
             return await self._store.append(publications)
-        if self._store.resolves_unanswered and _of_one_stream(publications):  # a uid would cost something and serve nobody
+        if self._store.resolves_unanswered and _is_one_stream(publications):  # a uid would have no use
             return await self._store.append(publications)
-        recognisable = [each if each.uid or each.producer else _named(each) for each in publications]
+        recognisable = [each if each.uid or each.producer else _with_uid(each) for each in publications]
         for attempt in range(ATTEMPTS - 1):
             try:
                 receipts = await self._store.append(recognisable)
-                return receipts if attempt == 0 else _of_retry(publications, receipts)
+                return receipts if attempt == 0 else _clear_duplicates(publications, receipts)
             except Unanswered:
                 await asyncio.sleep(BETWEEN_ATTEMPTS.delay(attempt, self._chance))
-        return _of_retry(publications, await self._store.append(recognisable))
+        return _clear_duplicates(publications, await self._store.append(recognisable))
 
     async def disconnect(self, request: RemoteDisconnect) -> int:
-        """An identity is text that is written twice, in the token and in the request, and not always with the same spaces."""
+        """End the sessions of an identity. Its JSON may have other spaces in the token than in the request, so all spellings
+        are tried."""
         ended = 0
         for identifier in spellings(request.identifier):
             ended += await self._feed.disconnect(replace(request, identifier=identifier))
@@ -207,17 +210,17 @@ class Broker:
         return ended
 
 
-def _of_one_stream(publications: Sequence[Publication]) -> bool:
+def _is_one_stream(publications: Sequence[Publication]) -> bool:
     stream = publications[0].stream
     return len(publications) == 1 or all(publication.stream == stream for publication in publications)
 
 
-def _named(publication: Publication) -> Publication:
-    """Under a uid of ours, so that it is registered once however often it is sent to the store."""
+def _with_uid(publication: Publication) -> Publication:
+    """Add a uid, so that retries of the append register it once."""
     return publication if publication.transient else replace(publication, uid=secrets.token_urlsafe(16))
 
 
-def _of_retry(publications: Sequence[Publication], receipts: Sequence[Receipt]) -> list[Receipt]:
-    """Only the broker's own first attempt can have registered a publication under a uid of the broker."""
+def _clear_duplicates(publications: Sequence[Publication], receipts: Sequence[Receipt]) -> list[Receipt]:
+    """Clear `duplicate` for uids of the broker: only its own earlier attempt can have registered them."""
     pairs = zip(publications, receipts, strict=True)
     return [receipt if each.uid or each.producer else replace(receipt, duplicate=False) for each, receipt in pairs]

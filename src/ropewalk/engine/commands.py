@@ -26,7 +26,7 @@ logger = logging.getLogger("ropewalk.session")
 
 
 class CommandHandler:
-    """`channels` are the server's own; what they do not know is asked of the application, where there is one."""
+    """`channels` are the server's own. Other identifiers are passed to the application, if there is one."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class CommandHandler:
         return granted
 
     async def _repeat(self, session: "Session", command: commands.Subscribe, first: commands.Subscribe) -> bool:
-        """The answer to the first one counts for it; it gets only what the first one did not ask for."""
+        """Handle a repeated subscribe: no second answer, only what the first one did not request."""
         subscription = session.subscriptions.get(command.identifier)
         if subscription is None:
             return True
@@ -108,7 +108,7 @@ class CommandHandler:
             await self._joiner.join(session.link, known, command.history, confirm=True)
         elif known.held:
             await self._joiner.join(session.link, known, command.history, confirm=True)
-        else:  # a client that saw no confirmation asks again: it gets one
+        else:  # a client that received no confirmation repeats its subscribe
             session.link.answer(session.link.codec.confirm_subscription(command.identifier))
             if command.history is not None:
                 await self._joiner.replay(session.link, known, command.history)
@@ -150,7 +150,7 @@ class CommandHandler:
         return Rejected(f"more than {session.max_subscriptions} subscriptions in one session", "overflow")
 
     async def _ask_channels(self, session: "Session", identifier: str) -> Subscribed | Rejected | None:
-        """None: it is no channel of the server's own."""
+        """Returns None if no channel of the server accepts or rejects the identifier."""
         if len(identifier.encode()) > self._limits.max_identifier:
             self._stats.refusals[Refusal.IDENTIFIER] += 1
             return Rejected(f"an identifier of more than {self._limits.max_identifier} bytes", "malformed")
@@ -170,7 +170,7 @@ class CommandHandler:
         if self._conversation is None:
             return _refuse(session, f"no application answers actions of {identifier[:80]}")
         if identifier not in session.subscriptions:
-            return _refuse(session, "action of what is not subscribed")
+            return _refuse(session, "action without a subscription")
         if is_too_deep(data):
             self._stats.refusals[Refusal.NESTING] += 1
             return _refuse(session, f"the data of an action is {TOO_DEEP}")
@@ -180,7 +180,7 @@ class CommandHandler:
     async def _unsubscribe(self, session: "Session", identifier: str) -> bool:
         subscription = session.subscriptions.pop(identifier, None)
         if subscription is None:
-            return _refuse(session, "unsubscribe of what is not subscribed")
+            return _refuse(session, "unsubscribe without a subscription")
         subscription.claimed = True  # so the resume timeout no longer applies
         if session.inbox is not None:
             session.inbox.forget(identifier)
@@ -201,7 +201,7 @@ class CommandHandler:
         subscription = session.subscriptions.get(identifier)
         if subscription is None:
             session.link.send(session.link.codec.messages.reject_history(identifier, ()))
-            return _refuse(session, "history of what is not subscribed")
+            return _refuse(session, "history request without a subscription")
         if subscription.held:
             await self._joiner.join(session.link, subscription, request, confirm=False)
         else:
@@ -209,7 +209,7 @@ class CommandHandler:
         return True
 
     async def _read_history(self, session: "Session", command: commands.ReadHistory) -> bool:
-        """Whoever may subscribe may read."""
+        """Read history without a subscription, for clients that are allowed to subscribe."""
         known = session.subscriptions.get(command.identifier)
         refused = NotGranted("forbidden", "this key may not be read")
         match known.granted if known else await self._ask_channels(session, command.identifier):

@@ -1,7 +1,7 @@
 """Calls the application for a session and applies the results, in order. The client always gets an answer.
 
-The application decides, but the server keeps the protocol's promises: the welcome comes first and carries the sid, a
-subscribe is confirmed or rejected, and a confirmation says where live delivery begins.
+The application decides, but the server guarantees the protocol: the welcome comes first and carries the sid, each subscribe is
+confirmed or rejected, and a confirmation gives the position at which live delivery begins.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class Conversation:
         self._stats = services.context.stats
 
     def build_app_side(self, request: ConnectRequest, former: AppSide | None = None) -> AppSide:
-        """What a session that came by this request keeps for the application."""
+        """The data that a session opened with this request keeps for the application."""
         former = former or AppSide()
         known = self._limits.disconnect_mode == "always" or former.known
         admitted = None if former.credentials is None else self._credentials(request) or former.credentials
@@ -77,7 +77,7 @@ class Conversation:
         except Unavailable as error:
             if session.link.open or isinstance(error, Unanswered):
                 raise
-            return  # the client left before the application was asked
+            return  # the client left before the call was made
         codec = session.link.codec
         if not connect_result.accepted:
             self._stats.auth_failures += 1
@@ -86,16 +86,16 @@ class Conversation:
             session.end(REJECTED if connect_result.transmissions else closings.UNAUTHORIZED)
             return
         session.app = replace(self._answered(session.app, connect_result.state), credentials=self._credentials(request))
-        if not session.accept(connect_result.ids, None):  # the client left while the application let it in, or was told to
-            self._let_go(session.sid, SessionSnapshot(connect_result.ids, {}, app=session.app))
+        if not session.accept(connect_result.ids, None):  # the client left or was disconnected during the call
+            self._end_absent(session.sid, SessionSnapshot(connect_result.ids, {}, app=session.app))
             return
         self._session_log.connected(session)
-        await self._keeper.known(session)
+        await self._keeper.wait_stored(session)
         _send(session, codec.accepted(session.sid, connect_result.transmissions))
 
-    async def fits(self, session: "Session", request: ConnectRequest, snapshot: SessionSnapshot) -> bool:
-        """If the application admitted the session, it is asked again when the client shows it something else than it did then:
-        only the application can tell whether that is the same client (a cookie was renewed) or another one.
+    async def may_resume(self, session: "Session", request: ConnectRequest, snapshot: SessionSnapshot) -> bool:
+        """Whether the client may resume a session that the application admitted. With other credentials than before the
+        application decides: it may be the same client with a renewed cookie, or another client.
 
         Raises ServerError.
         """
@@ -103,10 +103,10 @@ class Conversation:
         if admitted is None:
             return True
         shown = self._credentials(request)
-        return not shown or same(shown, admitted) or await self._vouched(session, snapshot.ids)
+        return not shown or same(shown, admitted) or await self._is_accepted_as(session, snapshot.ids)
 
-    async def _vouched(self, session: "Session", ids: str) -> bool:
-        """Whether the application lets this client in as `ids`. It is asked by a Connect of its own, whose Disconnect follows.
+    async def _is_accepted_as(self, session: "Session", ids: str) -> bool:
+        """Whether the application accepts this client as `ids`. Makes a separate Connect call, and a Disconnect call for it.
 
         Raises ServerError.
         """
@@ -115,16 +115,16 @@ class Conversation:
         connect_result = check_connect_result(connected, self._limits)
         if connect_result.accepted:
             app = self._answered(session.app, connect_result.state)
-            self._let_go(sid, SessionSnapshot(connect_result.ids, {}, app=app))
+            self._end_absent(sid, SessionSnapshot(connect_result.ids, {}, app=app))
         return connect_result.accepted and connect_result.ids == ids
 
-    def _let_go(self, sid: str, snapshot: SessionSnapshot) -> None:
-        """The application has let somebody in who is not there, and hears of it."""
+    def _end_absent(self, sid: str, snapshot: SessionSnapshot) -> None:
+        """Report a Disconnect for a session that the application accepted and that does not exist."""
         self._session_log.passed(sid, snapshot)
         self._disconnect_queue.put(sid, snapshot)
 
     async def restored(self, session: "Session", former: str) -> None:
-        """Runs beside the session's commands: what the application is asked waits for it, history and the like do not."""
+        """Runs concurrently with the session's commands: calls to the application wait for it, history requests do not."""
         try:
             await self._report_return(session, former)
         finally:
@@ -160,9 +160,9 @@ class Conversation:
             session.end(closings.BY_APPLICATION)
 
     async def subscribe(self, session: "Session", command: Subscribe) -> str:
-        """Why it was refused; "" if it was granted."""
+        """Returns why it was refused, "" if it was granted."""
         identifier, link = command.identifier, session.link
-        await _returned(session)
+        await _wait_restored(session)
         try:
             answer = await self._ask(CommandCall(build_context(session), Action.SUBSCRIBE, identifier))
         except ServerError as error:
@@ -185,8 +185,8 @@ class Conversation:
         return ""
 
     async def perform(self, session: "Session", identifier: str, data: str) -> str:
-        """Why it failed; "" if it did not."""
-        await _returned(session)
+        """Returns why it failed, "" if it did not."""
+        await _wait_restored(session)
         subscription = session.subscriptions[identifier]
         call = CommandCall(build_context(session), Action.PERFORM, identifier, subscription.granted.state or {}, data)
         try:
@@ -200,9 +200,9 @@ class Conversation:
             _reply(session, identifier, answer.reply, "failed")
             return str(error)
         self._remember(session, answer.state)
-        if subscription.granted.state is not None:  # what the server granted by itself is not the application's to change
+        if subscription.granted.state is not None:  # None: granted by the server, not by the application
             await self._change(session, subscription, answer.own)
-            await self._restream(session, subscription, answer)
+            await self._change_streams(session, subscription, answer)
             if answer.own or answer.stop_all or answer.stopped or answer.streams:
                 self._session_log.changed(session, subscription)
         _transmit(session, answer.transmissions)
@@ -212,8 +212,8 @@ class Conversation:
         return lost if answer.accepted else answer.reason or "refused by the application"
 
     async def unsubscribe(self, session: "Session", subscription: Subscription) -> str:
-        """The session has let go of it already. Why it failed; "" if it did not."""
-        await _returned(session)
+        """The session has dropped the subscription already. Returns why the call failed, "" if it did not."""
+        await _wait_restored(session)
         state = subscription.granted.state or {}
         call = CommandCall(build_context(session), Action.UNSUBSCRIBE, subscription.identifier, state)
         try:
@@ -231,13 +231,13 @@ class Conversation:
         return check_command_result(await self._application.command(call), self._limits, call.context.state, call.state)
 
     async def _change(self, session: "Session", subscription: Subscription, changes: State) -> None:
-        """Whoever can be present elsewhere from now on, or nowhere, is no longer present where it was."""
+        """Change the subscription's state. If that changes or removes its presence stream, leave the old one."""
         before = subscription.granted.presence
         _keep(subscription, changes)
         if before and before != subscription.granted.presence:
             await self._presence.leave_stream(session, before)
 
-    async def _restream(self, session: "Session", subscription: Subscription, answer: CommandResult) -> None:
+    async def _change_streams(self, session: "Session", subscription: Subscription, answer: CommandResult) -> None:
         stopped = subscription.granted.streams if answer.stop_all else answer.stopped
         if stopped:
             self._joiner.cut(session.link, subscription, stopped)
@@ -245,15 +245,15 @@ class Conversation:
             await self._joiner.extend(session.link, subscription, answer.streams)
 
     async def _finish(self, session: "Session", subscription: Subscription | None, answer: CommandResult) -> str:
-        """Why what it published is lost; "" if it is not."""
+        """Apply presence and publications. Returns why the publications are lost, "" if they are not."""
         if answer.presence_update is not None and subscription is not None:
-            await self._seat(session, subscription, answer.presence_update)
+            await self._update_presence(session, subscription, answer.presence_update)
         return await self._publish(answer.publications)
 
-    async def _seat(self, session: "Session", subscription: Subscription, presence_update: PresenceUpdate) -> None:
+    async def _update_presence(self, session: "Session", subscription: Subscription, presence_update: PresenceUpdate) -> None:
         stream = subscription.granted.presence
         if not stream:
-            logger.warning("the application seats a client where there is no presence", extra={"session": session.tag})
+            logger.warning("presence update ignored: no presence stream", extra={"session": session.tag})
         elif presence_update.join:
             if (subscription.granted.state or {}).get(MEMBER_KEY) != presence_update.member.id:
                 _keep(subscription, {MEMBER_KEY: presence_update.member.id})
@@ -263,17 +263,19 @@ class Conversation:
             await self._presence.leave_stream(session, stream)
 
     async def _publish(self, publications: Sequence[Publication]) -> str:
-        """A backend that is down costs the publications, not the session whose action brought them."""
+        """If the backend is down, the publications are lost, but the session goes on."""
         try:
             if publications:
                 await self._publisher.publish(publications)
         except ServerError as error:
-            logger.error("what the application published is lost", extra={"reason": str(error), "messages": len(publications)})
+            logger.error(
+                "publications of the application are lost", extra={"reason": str(error), "messages": len(publications)}
+            )
             return str(error)
         return ""
 
     def _remember(self, session: "Session", changes: State) -> None:
-        """The application has answered, so that it knows of the session."""
+        """Apply the state changes of an answer. After it the session is known to the application."""
         known = session.app is not None and session.app.known
         session.app = self._answered(session.app, changes)
         if changes or session.app.known != known:
@@ -289,17 +291,17 @@ def build_context(session: "Session") -> CallContext:
     return CallContext(session.sid, side.url, side.headers, session.ids, side.state)
 
 
-async def _returned(session: "Session") -> None:
-    """Calls of one session come one after another: the return is the first."""
+async def _wait_restored(session: "Session") -> None:
+    """Wait for the Restore call: it is the first one of a resumed session."""
     if session.returning is not None:
         await asyncio.wait([session.returning])
 
 
 def _reply(session: "Session", identifier: str, reply: Reply | None, failure: str = "") -> None:
-    """`failure`: a code that takes the place of the result."""
+    """`failure`: an error code that replaces the result."""
     if reply is not None:
-        told = replace(reply, code=failure) if failure and not reply.code else reply
-        session.link.send(session.link.codec.reply(identifier, told))
+        sent = replace(reply, code=failure) if failure and not reply.code else reply
+        session.link.send(session.link.codec.reply(identifier, sent))
 
 
 def _transmit(session: "Session", texts: Sequence[str]) -> None:

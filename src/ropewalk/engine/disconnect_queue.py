@@ -25,7 +25,7 @@ logger = logging.getLogger("ropewalk.application")
 
 WORKERS = 8  # calls at once
 BETWEEN_ATTEMPTS = Backoff(0.5, 30.0)  # while the application cannot be reached
-MAX_UNANSWERED_ATTEMPTS = 3  # times, without an answer
+MAX_UNANSWERED_ATTEMPTS = 3
 MAX_ENDED_PER_ROUND = 10_000  # sessions that a node without an application ends in one round
 
 
@@ -77,7 +77,7 @@ class ApplicationDisconnectQueue(DisconnectQueue):
                 )
             self._drop(sid)
             return
-        self._waiting.append(disconnect_call_of(sid, snapshot))
+        self._waiting.append(build_disconnect_call(sid, snapshot))
         self._some.set()
 
     def free_slots(self) -> int:
@@ -104,18 +104,16 @@ class ApplicationDisconnectQueue(DisconnectQueue):
                 await self._some.wait()
 
     async def _deliver(self, disconnect_call: DisconnectCall) -> None:
-        asked = 0
+        unanswered = 0
         for attempt in itertools.count():
             try:
                 await self._application.disconnect(disconnect_call)
                 return self._session_log.ended(disconnect_call.context.sid)
             except Unavailable as error:
-                asked += isinstance(error, Unanswered)
+                unanswered += isinstance(error, Unanswered)
                 if self._ending.is_set():
                     return self._give_up()
-                if (
-                    self.free_slots() <= 0 or asked >= MAX_UNANSWERED_ATTEMPTS
-                ):  # the queue is full, and this call was tried already
+                if self.free_slots() <= 0 or unanswered >= MAX_UNANSWERED_ATTEMPTS:
                     return self._drop(disconnect_call.context.sid)
             except RopewalkError as error:
                 logger.warning("the application failed at a disconnect", extra={"reason": str(error)})
@@ -131,10 +129,10 @@ class ApplicationDisconnectQueue(DisconnectQueue):
         left = 1 + len(self._waiting)
         self._waiting.clear()
         if self._session_log.lasting:
-            logger.warning("the application hears of sessions that ended after the next start", extra={"sessions": left})
+            logger.warning("disconnects are left for the next start", extra={"sessions": left})
             return
         self._stats.app_disconnects_dropped += left
-        logger.error("the application did not hear of sessions that ended with the server", extra={"sessions": left})
+        logger.error("disconnects were not reported to the application", extra={"sessions": left})
 
     async def _rest(self, seconds: float) -> None:
         """Ends early when the node stops."""
@@ -143,7 +141,7 @@ class ApplicationDisconnectQueue(DisconnectQueue):
                 await self._ending.wait()
 
 
-def disconnect_call_of(sid: str, snapshot: SessionSnapshot) -> DisconnectCall:
+def build_disconnect_call(sid: str, snapshot: SessionSnapshot) -> DisconnectCall:
     assert snapshot.app is not None
     granted = {name: each.state for name, each in snapshot.subscriptions.items() if each.state is not None}
     return DisconnectCall(CallContext(sid, snapshot.app.url, snapshot.app.headers, snapshot.ids, snapshot.app.state), granted)

@@ -1,6 +1,6 @@
-"""Reads kept history for clients that have no subscription to the stream, a bounded piece at a time.
+"""Reads kept history for clients that have no subscription to the stream, one bounded part at a time.
 
-A piece is one read of the store. That it does not follow the position that was asked for is said with it.
+A part is one read of the store. It contains a reason if it does not follow the requested position.
 """
 
 import logging
@@ -43,13 +43,13 @@ class HistoryPages:
         session.link.answer(b"".join(session.link.codec.history_part(refused)))
 
     async def _send(self, session: "Session", part: HistoryPart) -> None:
-        """In writes of a bounded size, each when the one before is taken."""
+        """Send in writes of bounded size, each after the client took the one before."""
         link = session.link
-        # What a client was not meant to hear live it does not hear now either.
-        heard = tuple(message for message in part.messages if message.exclude_socket not in link.names)
+        # Messages that exclude the client live are excluded here too.
+        visible = tuple(message for message in part.messages if message.exclude_socket not in link.names)
         waiting: list[bytes] = []
         size = answered = 0
-        for frame in link.codec.history_part(HistoryPart(part.epoch, part.oldest, part.last, part.tip, heard, part.reason)):
+        for frame in link.codec.history_part(HistoryPart(part.epoch, part.oldest, part.last, part.tip, visible, part.reason)):
             waiting.append(frame)
             size += len(frame)
             if size >= WRITE_BYTES:
@@ -80,5 +80,5 @@ def _missing(page: HistoryPage, after: Position) -> GapReason | None:
     if after.offset > page.tip:
         return GapReason.AHEAD
     first = page.messages[0].offset if page.messages else page.tip + 1
-    asked = after.epoch or after.offset  # otherwise it was for whatever is kept
-    return GapReason.TRIMMED if asked and first > after.offset + 1 else None
+    has_position = after.epoch or after.offset  # otherwise the request is for all kept messages
+    return GapReason.TRIMMED if has_position and first > after.offset + 1 else None

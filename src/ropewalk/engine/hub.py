@@ -1,7 +1,7 @@
-"""The hub knows which sessions listen to which streams, and delivers. A message is encoded once per (identifier, codec).
+"""The hub keeps the listeners of each stream and delivers messages. A message is encoded once per (identifier, codec).
 
 The deliveries of one event-loop tick are collected per group, encoded together and written once per connection at its end. The
-fast path does not ask whether a connection is slow: one that is has replaced its `write` callable.
+fast path does not check for slow connections: a slow connection has replaced its `write` callable.
 """
 
 import asyncio
@@ -29,26 +29,25 @@ def discard(frame: bytes) -> None:
 
 
 class Listener(Protocol):
-    """Who listens: its names are the sids that `exclude_socket` may mean; it puts its own writer into the group it joins."""
+    """A listener of a group. `names`: the sids that `exclude_socket` is matched with. `attach` sets its writer in the group."""
 
     names: tuple[str, ...]
 
     def attach(self, group: "Group") -> None: ...
     def detach(self, group: "Group") -> None: ...
     def missed(self, group: "Group", after: Position, upto: Position) -> None:
-        """Messages above `after`, up to and with `upto`, are lost to it; it is told so by the frame that comes next."""
+        """Messages above `after`, up to and with `upto`, are lost. The next frame reports the gap to the client."""
 
     def write_rest(self, rest: bytes) -> None:
-        """What its writer did not take."""
+        """Write the bytes that its writer did not take."""
 
 
 class Group:
     """The listeners of one stream who get the same bytes: same identifier, same codec.
 
-    `pending` is what is not written yet. `newest` and `written` are positions: while frames are written, of the last of them,
-    and of what was written before them. `slow` is set by listeners that cannot take everything: then messages that may be
-    dropped are written apart from the others, and `expendable` tells which of the two is being written. It is cleared with
-    every write to all of them.
+    `pending`: messages that are not written yet. During a write, `newest` is the position of the last message in it, and
+    `written` that of the last message before it. Slow listeners set `slow`: the next write then separates messages that may be
+    dropped from the others, and `expendable` is True while the former are written. Every write clears `slow`.
     """
 
     __slots__ = (
@@ -80,11 +79,10 @@ class Group:
 
 
 class JoinBuffer:
-    """Buffers what a stream delivers while a join is in progress: messages, and gaps in their place among them. Above its limit
-    it keeps nothing and is `full`. Messages that may be dropped never fill it: they are dropped first, and it has `skipped`
-    some.
+    """Buffers a stream's messages and gaps, in order, while a join is in progress. Above its limit it is `full` and empty.
+    Messages that may be dropped never fill it: they are dropped first, and `skipped` is set.
 
-    `last` is the newest position that came, kept or not.
+    `last` is the newest position received, buffered or not.
     """
 
     __slots__ = ("_room", "full", "items", "last", "skipped")
@@ -136,9 +134,9 @@ class JoinBuffer:
 
 
 class Backlog:
-    """What came while a stream was out of step with its feed. Past its bound it keeps nothing: the store has it.
+    """Messages that arrived while a stream is catching up. Above its limit it is emptied: the store has the messages.
 
-    `ready` is done when the stream is in step again.
+    `ready` is resolved when the stream has caught up.
     """
 
     __slots__ = ("_limit", "_room", "messages", "overflowed", "ready")
@@ -164,10 +162,10 @@ class Backlog:
 
 
 class Audience:
-    """Who listens to one stream in this process: groups of links, and joins under way.
+    """The listeners of one stream in this process: groups of links, and joins in progress.
 
-    `cursor` is the last position they were given. `waiting` is None while the stream is in step with the feed; otherwise it
-    holds the messages that came meanwhile, for whoever brings it back into step (see `engine/feed.py`).
+    `cursor` is the last position delivered to them. `waiting` is None while the stream is up to date with the feed. Otherwise
+    it buffers messages until `engine/feed.py` has read the missing ones.
     """
 
     __slots__ = ("buffers", "cursor", "groups", "stream", "waiting")
@@ -191,7 +189,7 @@ class Interest(Protocol):
 
 
 class Hub:
-    """Joins and leaves flush what is pending first, so that a listener gets nothing from before it joined."""
+    """Joins and leaves flush pending messages first, so that a listener gets none from before it joined."""
 
     def __init__(self, stats: Stats, clock: Clock, interest: Interest | None = None) -> None:
         """`interest` is notified when a stream gets its first listener or loses its last one."""
@@ -201,7 +199,7 @@ class Hub:
         self.audiences: dict[str, Audience] = {}
         self.listened_streams: Container[str] = self.audiences
         self._dirty: list[Group] = []
-        self._registered_at: dict[float, int] = {}  # when, and how many messages then
+        self._registered_at: dict[float, int] = {}  # timestamp → number of messages
         self._flush_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -232,7 +230,7 @@ class Hub:
             self._forget_if_empty(audience)
 
     def silence(self, groups: Collection[Group], listener: Listener) -> None:
-        """Write nothing more to a listener that still has to leave these groups, after what is pending."""
+        """Flush pending messages, then write nothing more to a listener that is about to leave these groups."""
         for group in groups:
             self._flush_group(group)
             group.writers[listener] = discard
@@ -263,7 +261,7 @@ class Hub:
                 self._interest.last(audience)
 
     def deliver(self, audience: Audience, message: Deliverable) -> None:
-        """Hand a message to everyone who listens; it leaves at the end of this tick."""
+        """Queue a message for all listeners. It is written at the end of this tick."""
         for buffer in audience.buffers:
             buffer.add(message)
         if not audience.groups:
@@ -280,15 +278,15 @@ class Hub:
             group.pending.append(message)
 
     def keep_order(self, stream: str) -> None:
-        """What was delivered of other streams leaves before what is delivered of this one now."""
+        """Write pending messages of other streams before the next message of this one."""
         for group in self._dirty:
             if group.stream != stream:
                 self._flush_dirty()
                 return
 
     def send_gap(self, audience: Audience, gap: Gap, after: Position) -> None:
-        """Report to all listeners that the messages above `after`, up to the end of the gap, do not come. Joins in progress
-        find the gap in its place in their buffers. A gap without an epoch is about messages without a position."""
+        """Report to all listeners that the messages above `after`, up to the end of the gap, are missing. Joins in progress get
+        the gap in their buffers. A gap without an epoch is about messages without a position."""
         for buffer in audience.buffers:
             buffer.add_gap(gap)
         upto = gap.upto
@@ -305,7 +303,7 @@ class Hub:
         if not self._flush_due:
             self._flush_due = True
             if self._loop is None:
-                self._loop = asyncio.get_running_loop()  # which asks the system for the process's number each time
+                self._loop = asyncio.get_running_loop()  # cached: each lookup calls getpid
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
@@ -360,7 +358,7 @@ class Hub:
         group.written = group.newest
 
     def _deliverable(self, group: Group, messages: list[Deliverable]) -> tuple[list[Deliverable], bytes]:
-        """One message that cannot be encoded costs nobody the others."""
+        """Encode one by one, so that a message that cannot be encoded does not affect the others."""
         encoded: list[tuple[Deliverable, bytes]] = []
         for message in messages:
             try:

@@ -1,8 +1,8 @@
-"""Frames of a client that are not handled yet, bounded by number and bytes, and how fast they are handled.
+"""The queue of a client's unhandled frames, bounded by number and bytes, and the command rate limit.
 
 Above either bound the client's socket is not read until enough frames were handled; nothing is lost. A client repeats a
 subscribe when the answer is slow. A repeat that arrived before the first answer must not be answered again: `@anycable/core`
-takes a second confirmation for one it never asked for, and unsubscribes.
+treats a second confirmation as an unknown subscription, and unsubscribes.
 """
 
 import asyncio
@@ -13,17 +13,17 @@ from ropewalk.model.commands import Subscribe
 
 MAX_FRAMES, RESUME_FRAMES = 64, 16
 MAX_BYTES, RESUME_BYTES = 131_072, 65_536
-BYTES_A_COMMAND = 4096  # of an answer; a longer one counts against the command rate as often as it has so many
+BYTES_PER_COMMAND = 4096  # a longer answer counts as one more command per this many bytes
 
 
 class Inbox:
-    """Frames in the order they came, numbered as they are taken, so that arrival and answer can be compared. It exists while
-    frames wait. `hold` stops reading the client's socket (True) or goes on with it (False)."""
+    """Frames in order of arrival, numbered as they are taken, so that arrival and answer can be compared. A session has an
+    inbox only while frames wait. `hold` pauses (True) or resumes (False) reading of the client's socket."""
 
     __slots__ = ("_answered", "_begins", "_bytes", "_done", "_ended", "_frames", "_handling", "_hold", "_taken", "held")
 
     def __init__(self, hold: Callable[[bool], None]) -> None:
-        self._frames: list[bytes] = []  # so few that taking the first costs nothing
+        self._frames: list[bytes] = []  # short, so that pop(0) is cheap
         self._bytes = 0
         self._hold = hold
         self._taken = 0
@@ -55,61 +55,61 @@ class Inbox:
         return frame
 
     def finished(self) -> None:
-        """The frame that was taken last is handled."""
+        """The last frame taken is handled."""
         self._handling = False
 
-    async def settled(self) -> None:
-        """Until its end, or until a frame is being handled that waits for something: the store, or credit of the client."""
+    async def wait_idle(self) -> None:
+        """Wait for the end, or until the handling of a frame is suspended: by the store, or for credit of the client."""
         while not (self._handling or self._ended):
             if self._begins is None:
                 self._begins = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._begins)
 
     def _notify(self) -> None:
-        """In the next turn of the event loop, when a frame that waits for nothing is handled."""
+        """Wake `wait_idle`, which runs in the next turn of the event loop: by then a frame that does not suspend is handled."""
         if self._begins is not None:
             self._begins.set_result(None)
             self._begins = None
 
     async def handled(self) -> None:
-        """Until its end."""
+        """Wait for the end."""
         if self._done is None:
             self._done = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._done)
 
     def end(self) -> None:
-        """Nothing of it waits any more, or will be handled."""
+        """All frames are handled, or the session has ended."""
         self._ended = True
         self._notify()
         if self._done is not None:
             self._done.set_result(None)
 
     def answered(self, command: Subscribe) -> None:
-        """The command that was taken last has been answered, and with it its repeats among the frames that wait now."""
+        """The last command taken has been answered, and with it its repeats among the waiting frames."""
         if self._frames:
             waiting = {name: each for name, each in (self._answered or {}).items() if each[0] > self._taken}
             self._answered = {**waiting, command.identifier: (self._taken + len(self._frames), command)}
 
     def answer_to(self, identifier: str) -> Subscribe | None:
-        """The command whose answer counts for a subscribe that was taken last; None if it wants one of its own."""
+        """The earlier command whose answer counts for the last subscribe taken; None if it needs its own answer."""
         if self._answered is None:
             return None
         upto, command = self._answered.get(identifier, (0, None))
         return command if self._taken <= upto else None
 
     def forget(self, identifier: str) -> None:
-        """Unsubscribed: the next subscribe is no repeat."""
+        """Unsubscribed: the next subscribe is not a repeat."""
         if self._answered is not None:
             self._answered.pop(identifier, None)
 
 
 class CommandRate(TokenBucket):
-    """A client that sends faster than its rate waits; it loses nothing and nobody waits with it."""
+    """Delays the commands of a client that exceeds its rate. No command is lost, and other clients are not delayed."""
 
     __slots__ = ()
 
     async def wait(self) -> float:
-        """After a command was not allowed: until it is. Returns for how many seconds it was."""
+        """Wait until a command is allowed. Returns the seconds waited."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         while True:
@@ -118,5 +118,5 @@ class CommandRate(TokenBucket):
                 return loop.time() - began
 
     def charge(self, answered: int) -> None:
-        """A command that was answered with so many bytes counts as several where these are many."""
-        self.spend(answered // BYTES_A_COMMAND)
+        """Count the bytes of a long answer as further commands."""
+        self.spend(answered // BYTES_PER_COMMAND)

@@ -33,10 +33,10 @@ logger = logging.getLogger("ropewalk.engine")
 
 ATTEMPTS = 6
 BETWEEN_ATTEMPTS = Backoff(0.1, 2.0)
-"""Some five seconds until a client is told that the store does not answer."""
+"""About five seconds of retries before the client gets an error."""
 
-DROPPED_AT_ONCE = 256
-"""Subscriptions that are dropped in one turn of the event loop: less than a millisecond of work."""
+DROP_SLICE = 256
+"""Subscriptions dropped in one turn of the event loop: less than a millisecond of work."""
 
 T = TypeVar("T")
 
@@ -64,9 +64,13 @@ class Joiner:
         confirm: bool,
         following: Sequence[bytes] = (),
     ) -> None:
-        """Go live, with history first where it is asked for. `confirm`: this is a subscribe, say so before anything else but
-        what the application wants said right after it. A store that fails is asked until it answers: clients take a rejection
-        for final. Raises `Unavailable` only when the client is gone."""
+        """Go live, after sending the requested history. A failing store is retried until it answers, because clients treat a
+        rejection as final. Raises `Unavailable` only if the client is gone.
+
+        Args:
+            confirm: send the confirmation of a subscribe first.
+            following: frames of the application, sent right after the confirmation.
+        """
         subscription.claimed = True
         self._release(subscription)
         streams, identifier = subscription.granted.streams, subscription.identifier
@@ -74,10 +78,10 @@ class Joiner:
         try:
             answers = await self._answers(link, streams, request, forever=True)
             readings = self._readings(link, answers)
-            first = link.codec.confirm_subscription(identifier, _begun(link, answers, request)) if confirm else b""
+            first = link.codec.confirm_subscription(identifier, _start_tips(link, answers, request)) if confirm else b""
             if following:
                 first = b"".join([first, *following])
-            if request is None or link.codec.one_way:  # the latter is confirmed before its history may be written
+            if request is None or link.codec.one_way:  # one-way codecs confirm before the history
                 link.answer(first)
                 first = b""
             if request is not None:
@@ -88,7 +92,7 @@ class Joiner:
                 await self._send(link, history, readings, lambda reading: reading.pieces, forever=True)
                 history.end(_tips(link, [reading.answer for reading in readings]))
             joining = list(map(_JoiningStream, readings, collected))
-            if not self._feed.exact or not _nothing_in(collected):
+            if not self._feed.exact or not _are_empty(collected):
                 await self._catch_up(link, identifier, joining)
             if link.open:
                 self._go_live(link, subscription, [each.delivered for each in joining])
@@ -97,7 +101,7 @@ class Joiner:
                 self._hub.release(stream, buffer)
 
     async def extend(self, link: Link, subscription: Subscription, streams: Sequence[str]) -> None:
-        """More streams for a subscription: live from now on, or with the others once it has claimed its history."""
+        """Add streams to a subscription: live from now on, or, if it is held, when it claims its history."""
         new = [stream for stream in dict.fromkeys(streams) if stream not in subscription.granted.streams]
         if subscription.held:
             subscription.add_streams(new, (), ())
@@ -115,19 +119,19 @@ class Joiner:
                 self._hub.release(stream, buffer)
 
     def cut(self, link: Link, subscription: Subscription, streams: Collection[str]) -> None:
-        """Nothing more of these streams for a subscription."""
+        """Remove streams from a subscription."""
         for group in subscription.remove_streams(streams):
             self._hub.leave(group, link)
 
     async def replay(self, link: Link, subscription: Subscription, request: HistoryRequest) -> None:
-        """Answer a history request of a subscription that is live already: only what this connection was not sent. A store that
-        fails is asked until it answers where the client cannot ask again."""
+        """Answer a history request of a live subscription with the messages that this connection was not sent. A failing store
+        is retried until it answers if the client cannot repeat its request."""
         await link.wait_ready()
         history = self._history(link, subscription.identifier, request)
         forever = link.codec.one_way
         try:
             readings = self._readings(link, await self._answers(link, subscription.granted.streams, request, forever))
-            await self._send(link, history, readings, lambda reading: reading.settle(subscription), forever)
+            await self._send(link, history, readings, lambda reading: reading.take_unsent(subscription), forever)
         except Unavailable:
             history.give_up()
         else:
@@ -147,8 +151,8 @@ class Joiner:
         part: Callable[[Reading], Steps],
         forever: bool,
     ) -> None:
-        """The first answers of all streams, then what follows of each: the next is asked for when the client has taken the one
-        before. Raises `Unavailable`."""
+        """Send the first page of every stream, then the further pages of each. A page is read when the client has received the
+        one before. Raises `Unavailable`."""
         await history.add([part(reading) for reading in readings])
         for reading in readings:
             while reading.more and link.open:
@@ -167,8 +171,8 @@ class Joiner:
     # --- restored subscriptions that have not asked for their history yet -----------------------------------------------
 
     def hold(self, link: Link, subscriptions: Collection[Subscription]) -> None:
-        """Keep what is delivered on their streams from now on, until they claim it, or for `abandon`. Together they may keep as
-        much as the link may have waiting."""
+        """Buffer the messages of their streams from now on, until they claim their history or `abandon` sends the buffers.
+        Together the buffers may hold as much as the link's outbox."""
         streams = sum(len(subscription.granted.streams) for subscription in subscriptions)
         for subscription in subscriptions if link.open else ():
             buffers = subscription.buffers = subscription.buffers or {}
@@ -177,15 +181,15 @@ class Joiner:
                     buffers[stream] = self._hub.collect(stream, link.limit // streams)
 
     def drop(self, link: Link, subscription: Subscription) -> None:
-        """Nothing of it is to be delivered any more."""
+        """Stop all deliveries of a subscription."""
         for group in subscription.groups:
             self._hub.leave(group, link)
         subscription.groups = ()
         self._release(subscription)
 
     def drop_all(self, link: Link, subscriptions: Collection[Subscription]) -> None:
-        """Drop all subscriptions of a link that ends: some of them now, the others in the next turns of the event loop."""
-        if len(subscriptions) > DROPPED_AT_ONCE:
+        """Drop all subscriptions of a link that ends: now if they are few, otherwise over several turns of the event loop."""
+        if len(subscriptions) > DROP_SLICE:
             self._hub.silence(link.groups, link)
             self._leaving.append((link, iter(tuple(subscriptions))))
             if len(self._leaving) == 1:
@@ -195,10 +199,10 @@ class Joiner:
             self.drop(link, subscription)
 
     async def _drop_in_slices(self) -> None:
-        """One slice in each turn of the event loop, however many links end."""
+        """Drop one slice per turn of the event loop, regardless of how many links end."""
         while self._leaving:
             link, subscriptions = self._leaving[0]
-            dropped = list(islice(subscriptions, DROPPED_AT_ONCE))
+            dropped = list(islice(subscriptions, DROP_SLICE))
             for subscription in dropped:
                 self.drop(link, subscription)
             if not dropped:
@@ -211,26 +215,26 @@ class Joiner:
             self._hub.release(stream, buffer)
 
     async def abandon(self, link: Link, subscription: Subscription) -> None:
-        """The resume timeout ended: deliver what was held, report the possible gap before it, and go live."""
+        """The resume timeout ended: deliver the buffered messages, report the possible gap before them, and go live."""
         streams: tuple[str, ...] = ()
         pages: list[HistoryPage | None] = []
-        while streams != subscription.granted.streams:  # an action may have changed them while the store was asked
+        while streams != subscription.granted.streams:  # an action may have changed them during the read
             streams = subscription.granted.streams
             pages = [await self._page(link, stream) for stream in streams]
         if not link.open or subscription.claimed:
             return
         subscription.claimed = True
         buffers = [(subscription.buffers or {})[stream] for stream in streams]
-        gaps = [_unclaimed(stream, page, buffer) for stream, page, buffer in zip(streams, pages, buffers, strict=True)]
+        gaps = [_unclaimed_gap(stream, page, buffer) for stream, page, buffer in zip(streams, pages, buffers, strict=True)]
         self._replayer.send_at_once(link, subscription.identifier, [item for buffer in buffers for item in buffer.items])
         self._replayer.reject(link, subscription.identifier, gaps)
-        self._go_live(link, subscription, [_live_from(gap, buffer) for gap, buffer in zip(gaps, buffers, strict=True)])
+        self._go_live(link, subscription, [_delivered_from(gap, buffer) for gap, buffer in zip(gaps, buffers, strict=True)])
         self._release(subscription)
 
     async def _answers(
         self, link: Link, streams: Sequence[str], request: HistoryRequest | None, forever: bool = False
     ) -> list[HistoryAnswer]:
-        """What the store says of these streams. Raises `Unavailable`."""
+        """Read these streams from the store. Raises `Unavailable`."""
 
         async def ask(failures: int) -> list[HistoryAnswer]:
             if self._feed.exact:
@@ -246,8 +250,8 @@ class Joiner:
         return await self._waiting.read(lambda: self._persist(link, ask, forever))
 
     async def _persist(self, link: Link, ask: Callable[[int], Awaitable[T]], forever: bool) -> T:
-        """A store that fails is asked again, for a while, or (`forever`) while the client is there: of one that has ended its
-        side nobody can tell. Raises `Unavailable`."""
+        """Retry a failing store up to `ATTEMPTS` times. With `forever`, retry as long as the client is connected; a half-closed
+        connection does not show that, so `ATTEMPTS` applies to it too. Raises `Unavailable`."""
         failures = 0
         while True:
             try:
@@ -256,7 +260,7 @@ class Joiner:
                 failures += 1
                 if not link.open or (failures >= ATTEMPTS and (link.hung_up or not forever)):
                     raise
-                logger.debug("the store is asked again", extra={"reason": str(error), "failures": failures})
+                logger.debug("store unavailable, retrying", extra={"reason": str(error), "failures": failures})
                 await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures, self._chance))
 
     def _ask(self, stream: str, request: HistoryRequest | None) -> Awaitable[HistoryAnswer]:
@@ -272,7 +276,7 @@ class Joiner:
         return Replay(stream, tip.epoch, tip.offset)
 
     async def _page(self, link: Link, stream: str) -> HistoryPage | None:
-        """Where a stream stands, once everybody on it has come as far."""
+        """The stream's tip and oldest message, once its other listeners have reached that tip. None if the client is gone."""
         failures = 0
         while link.open:
             try:
@@ -287,8 +291,8 @@ class Joiner:
         return None
 
     async def _catch_up(self, link: Link, identifier: str, joining: Sequence["_JoiningStream"]) -> None:
-        """Hand on what came meanwhile. While a slow client takes it more comes in; the last round finds nothing, and the caller
-        goes live in the same step."""
+        """Send the messages buffered during the join. More may arrive while a slow client receives them. The last round finds
+        the buffers empty, and the caller goes live in the same step of the event loop."""
         if not self._feed.exact:
             for each in joining:
                 await self._feed.reach(each.answer)
@@ -307,9 +311,9 @@ class Joiner:
 
 
 class _JoiningStream:
-    """One stream of a join: after its snapshot was sent, what its buffer has above that.
+    """One stream of a join: selects the buffered messages above the snapshot.
 
-    `delivered` is what the client was sent, once it has what was taken here.
+    `delivered` includes the messages that `take` has returned.
     """
 
     __slots__ = ("_reached", "answer", "buffer", "delivered", "stream")
@@ -322,16 +326,16 @@ class _JoiningStream:
         self.delivered = reading.delivered
 
     def take(self) -> list[Deliverable | Gap]:
-        """What was collected above the snapshot, or has no position. The snapshot may be of an epoch that began during the
-        join: then everything before that epoch is over."""
+        """Buffered messages above the snapshot, and those without a position. If the snapshot's epoch began during the join,
+        messages before that epoch are skipped."""
         items = self.buffer.take()
         epoch = self._reached.epoch
         begin = next((index for index, item in enumerate(items) if epoch and item.epoch == epoch), 0)
-        following = [self._pass(item) for index, item in enumerate(items) if index >= begin or not item.epoch]
+        following = [self._advance(item) for index, item in enumerate(items) if index >= begin or not item.epoch]
         return [item for item in following if item is not None]
 
-    def _pass(self, item: Deliverable | Gap) -> Deliverable | Gap | None:
-        """What the client gets of an item, if anything; then it has reached the end of it."""
+    def _advance(self, item: Deliverable | Gap) -> Deliverable | Gap | None:
+        """Advance to the end of an item. Returns what to send to the client, or None."""
         known, end = self._reached, item.upto if isinstance(item, Gap) else item
         same_epoch = end.epoch == known.epoch
         if not end.epoch:
@@ -342,43 +346,43 @@ class _JoiningStream:
             self.delivered = self.delivered.remove(known, item.upto)
             if same_epoch and item.reason is GapReason.EPOCH_CHANGED:  # the snapshot is of the new epoch
                 item = replace(item, reason=GapReason.TRIMMED)
-        elif not same_epoch and end.offset > 1:  # no gap announced this epoch: the rest of one that was lost
+        elif not same_epoch and end.offset > 1:  # no gap announced this epoch: a late message of a lost one
             return None
         self._reached = Position(end.epoch, end.offset)
-        return item if known.epoch or end.offset else None  # a client without a position lacks nothing if an epoch begins
+        return item if known.epoch or end.offset else None  # a client without a position misses nothing at a new epoch
 
     def take_dropped(self, unplaced: bool) -> list[Deliverable | Gap]:
-        """A gap for the messages that did not fit into the buffer, if there are any. `unplaced`: also if none of them has a
-        position."""
+        """A gap for the messages that did not fit into the buffer, if any. `unplaced`: even if none of them has a position."""
         last = self.buffer.last
         if not self.buffer.full or last is None:
             return [Gap(self.stream, GapReason.DROPPED, "", 1, 0)] if self.buffer.skipped and unplaced else []
-        gap = self._pass(Gap(self.stream, GapReason.DROPPED, last.epoch, last.offset + 1, last.offset))
+        gap = self._advance(Gap(self.stream, GapReason.DROPPED, last.epoch, last.offset + 1, last.offset))
         return [] if gap is None else [gap]
 
 
-def _nothing_in(collected: Sequence[JoinBuffer]) -> bool:
+def _are_empty(collected: Sequence[JoinBuffer]) -> bool:
     return not any(buffer.items or buffer.full for buffer in collected)
 
 
 def _tips(link: Link, answers: Sequence[HistoryAnswer]) -> Sequence[Tip]:
     if not link.codec.shows_tips:
         return ()
-    # A gap without an epoch leaves a client with the position that it has.
-    told = [answer for answer in answers if answer.epoch or isinstance(answer, Replay)]
-    return [(answer.stream, Position(answer.epoch, answer.tip)) for answer in told]
+    # After a gap without an epoch the client keeps its position.
+    with_tip = [answer for answer in answers if answer.epoch or isinstance(answer, Replay)]
+    return [(answer.stream, Position(answer.epoch, answer.tip)) for answer in with_tip]
 
 
-def _begun(link: Link, answers: Sequence[HistoryAnswer], request: HistoryRequest | None) -> Sequence[Tip]:
-    """The tips of streams that begin there, because no history of them is asked for; or of all, for codecs that tell them."""
+def _start_tips(link: Link, answers: Sequence[HistoryAnswer], request: HistoryRequest | None) -> Sequence[Tip]:
+    """Tips of the streams whose history was not requested: live delivery starts there. All tips if the codec confirms with
+    them."""
     tips = _tips(link, answers)
     if request is None or not tips or link.codec.confirms_with_tips:
         return tips
     return () if request.since is not None else [tip for tip in tips if tip[0] not in request.streams]
 
 
-def _unclaimed(stream: str, page: HistoryPage | None, buffer: JoinBuffer) -> Gap:
-    """Where the stream stands: as its history says, and as what came since then says."""
+def _unclaimed_gap(stream: str, page: HistoryPage | None, buffer: JoinBuffer) -> Gap:
+    """The gap before an unclaimed subscription's messages, up to the tip of the page, or of the buffer if that is newer."""
     epoch, oldest, tip = ("", 1, 0) if page is None else (page.epoch, page.oldest, page.tip)
     if (last := buffer.last) is not None:
         oldest = oldest if last.epoch == epoch else 1
@@ -386,8 +390,8 @@ def _unclaimed(stream: str, page: HistoryPage | None, buffer: JoinBuffer) -> Gap
     return Gap(stream, GapReason.UNCLAIMED, epoch, oldest, tip)
 
 
-def _live_from(gap: Gap, buffer: JoinBuffer) -> Delivered:
-    """What an unclaimed subscription was sent: what its buffer has of the gap's epoch, without the gaps in there."""
+def _delivered_from(gap: Gap, buffer: JoinBuffer) -> Delivered:
+    """What an unclaimed subscription was sent: the buffered messages of the gap's epoch, without the gaps among them."""
     items = [item for item in buffer.items if item.epoch == gap.epoch and (isinstance(item, Gap) or item.offset)]
     first = next((item.offset for item in items if not isinstance(item, Gap)), gap.tip + 1)
     sent, reached = Delivered(gap.epoch, first), Position(gap.epoch, 0)

@@ -20,24 +20,24 @@ from ropewalk.model.rules import SinceGaps, SlowPolicy
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import SessionCodec
 
-DRAIN_BYTES = 65536  # as much as a transport takes before it says "pause"
+DRAIN_BYTES = 65536  # the default high-water mark of a transport
 
 
 class LinkOwner(Protocol):
-    """Whose link it is."""
+    """The session of a link."""
 
     def stalled(self) -> None:
         """Deliveries begin to wait although the transport would take them."""
 
     def overflowed(self) -> None:
-        """The outbox is full. Told once, in the middle of a fan-out: end the connection later, not now."""
+        """The outbox is full. Called once, in the middle of a fan-out: end the connection later, not now."""
 
     def skipped(self, group: Group, after: Position, upto: Position) -> None:
         """Messages of this group were dropped: those above `after`, up to and with `upto`."""
 
 
-class _Nobody:
-    """The owner of a link that has ended. A session and its link that went on to know each other would stay in memory."""
+class _NoOwner:
+    """The owner of a link that has ended. Breaks the reference cycle between a session and its link."""
 
     def stalled(self) -> None:
         pass
@@ -49,17 +49,17 @@ class _Nobody:
         pass
 
 
-NOBODY = _Nobody()
+NO_OWNER = _NoOwner()
 
 
 class Expendable(NamedTuple):
-    """In an outbox: the messages of a group that may be dropped, whatever the rule of its stream says."""
+    """Outbox key of a group's messages that may be dropped regardless of the rule of its stream."""
 
     group: Group
 
 
 class Link:
-    """`names`: the sids this client is or was known by. `hung_up`: it has ended its side, and is here for its answers only."""
+    """`names`: the client's current and former sids. `hung_up`: the client has half-closed, and only waits for its answers."""
 
     __slots__ = (
         "_connection",
@@ -110,7 +110,7 @@ class Link:
         group.writers[self] = self._writer(group)
 
     def _write_together(self) -> None:
-        """Several groups may write in the same tick, which would cost a system call each."""
+        """Stop direct writes: with several groups in one tick they would cost a system call each."""
         if self._direct is not None:
             self._direct.end()
             self._direct = None
@@ -122,7 +122,7 @@ class Link:
 
     @property
     def prefixes(self) -> int:
-        """How many of its groups are of no stream."""
+        """The number of its prefix groups."""
         return self._prefixes
 
     def detach(self, group: Group) -> None:
@@ -133,7 +133,7 @@ class Link:
         self._owner.skipped(group, after, upto)
 
     def write_rest(self, rest: bytes) -> None:
-        """The connection pauses now, so that nothing overtakes it."""
+        """Write the rest of a partial write. The connection pauses, so that nothing overtakes it."""
         self._connection.write(rest)
 
     def _writer(self, group: Group) -> Write:
@@ -176,7 +176,7 @@ class Link:
         return self._rules.of(stream).since_gaps is SinceGaps.REJECT
 
     def overflow(self) -> None:
-        """More waits than may wait."""
+        """The outbox is full."""
         if self.open:
             self.open = False
             self._owner.overflowed()
@@ -185,7 +185,7 @@ class Link:
         await self._connection.wait_ready()
 
     async def drained(self) -> None:
-        """Until what we wrote is taken, or nobody will take it any more. At once on the fast path."""
+        """Wait until the outbox is empty or the link has ended. Returns at once on the fast path."""
         if self._outbox is not None and self.open:
             if self._waiting is None:
                 self._waiting = asyncio.get_running_loop().create_future()
@@ -197,7 +197,7 @@ class Link:
             self._waiting = None
 
     def send(self, frame: bytes) -> None:
-        """A reply. It keeps its place behind what waits already."""
+        """Send a reply, after the pending deliveries."""
         if not self.open or not frame:
             return
         if self._outbox is None:
@@ -206,11 +206,11 @@ class Link:
             self._offer(None, SlowPolicy.DISCONNECT, frame)
 
     def answer(self, frame: bytes) -> None:
-        """A reply that belongs to no delivery."""
+        """Send a reply that may overtake pending deliveries."""
         self.send(frame)
 
     def forget(self, groups: Collection[Group]) -> None:
-        """The client has unsubscribed: it gets nothing of what waits of these groups, which it has left."""
+        """The client has unsubscribed: discard the pending messages of these groups, which it has left."""
         if self._outbox is not None and groups:
             streams = (group.stream for group in groups if group.on_empty is None)
             self._outbox.discard({*groups, *map(Expendable, groups), *streams})
@@ -219,12 +219,12 @@ class Link:
 
     @property
     def slow(self) -> bool:
-        """What comes now waits in the outbox."""
+        """Whether writes go to the outbox."""
         return self._outbox is not None
 
     @property
     def stuck(self) -> bool:
-        """What waits is not taken now: more was written than the kernel took."""
+        """Whether the transport takes no more for now."""
         return self._paused
 
     def pause(self) -> None:
@@ -234,7 +234,7 @@ class Link:
             self._place_writers()
 
     def resume(self) -> None:
-        """The kernel takes bytes again: drain, and go back to the fast path once nothing waits."""
+        """The transport takes bytes again: drain the outbox, then return to the fast path."""
         self._paused = False
         self._go_on()
 
@@ -264,15 +264,15 @@ class Link:
         self._connection.write(frame)
 
     def _skip_notice(self, group: Group, after: Position, upto: Position) -> bytes:
-        """What follows begins right after the last one dropped."""
+        """A gap up to the last dropped message."""
         self._stats.gaps[GapReason.DROPPED] += 1
         self._owner.skipped(group, after, upto)
         gap = Gap(group.stream, GapReason.DROPPED, upto.epoch, upto.offset + 1, group.newest.offset)
         return group.codec.reject_history(group.identifier, [gap])
 
     def _drop_notice(self, group: Group) -> bytes:
-        """Of messages without a position. Empty for clients that do not follow positions: to them a rejection means that
-        history is missing, and these messages are in none."""
+        """A gap for dropped messages without a position. Empty for clients that do not track positions: to them a rejection
+        means that history is missing, and these messages are never in the history."""
         if not self.codec.reports_positions:
             return b""
         self._stats.gaps[GapReason.DROPPED] += 1
@@ -283,28 +283,28 @@ class Link:
             group.writers[self] = self._writer(group)
 
     def hang_up(self) -> None:
-        """The client will say no more."""
+        """The client has half-closed its connection."""
         self.hung_up = True
 
     def pending(self) -> int:
         return self._connection.pending() + (self._outbox.size if self._outbox else 0)
 
     def unsent(self) -> int:
-        """A number that changes when the client takes something of what waits."""
+        """A number that changes when the client takes pending bytes."""
         return self._connection.unsent()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def close(self, closing: Closing) -> None:
-        """Say why, where the protocol has a word for it, and end. What waited in the outbox is given up."""
+        """Send the reason if the protocol has a frame for it, and close. The outbox is discarded."""
         self.lose()
         if goodbye := self.codec.disconnect(closing):
             self._connection.write(goodbye)
         self._connection.close(closing.code, closing.text)
 
     def lose(self) -> None:
-        """Nobody is there any more."""
+        """The connection is lost: discard the outbox."""
         self.open = False
-        self._owner = NOBODY
+        self._owner = NO_OWNER
         self._outbox = None
         self._wake()

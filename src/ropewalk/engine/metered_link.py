@@ -1,9 +1,9 @@
 """The link of a client that grants credit: deliveries stop when it is used up, as they do when the transport takes no more.
 
-Frames are counted one by one, and so they wait: each has the position of its own messages, wherever a gap has to be reported.
-Answers do not wait for credit. So what waits of a subscription is forgotten with it, or it would come after the answer to the
-next one. A client that has ended its side will grant no more: deliveries end for it where its credit does. One that grants
-nothing while something waits counts as one that reads nothing.
+Frames are counted and queued one by one, each with the position of its messages, so that a gap can be reported at any of them.
+Answers do not wait for credit. So an unsubscribe discards the pending frames of its subscription; otherwise they would arrive
+after the answer to the next subscribe. A half-closed client grants no more credit, so its deliveries end with the credit it
+has. A client that grants no credit while frames are pending counts as one that does not read.
 """
 
 from collections.abc import Hashable
@@ -40,7 +40,7 @@ class MeteredLink(Link):
         self._sent = 0  # bytes of deliveries
 
     def granted(self) -> None:
-        """The meter has more than before."""
+        """The client has granted more credit."""
         self._go_on()
 
     def hang_up(self) -> None:
@@ -63,7 +63,7 @@ class MeteredLink(Link):
     async def drained(self) -> None:
         if self._starved:
             return
-        if self._meter.left <= 0:  # nothing need be in the outbox: what follows waits where it is made
+        if self._meter.left <= 0:  # the outbox may be empty: the sender of the history waits here
             self._owner.stalled()
         await super().drained()
 
@@ -74,12 +74,13 @@ class MeteredLink(Link):
             self._wake()
 
     def send(self, frame: bytes) -> None:
-        """History, or what has its place among it."""
+        """Send history, or a frame that must stay in order with it."""
         if frame:
             self._deliver(None, SlowPolicy.DISCONNECT, frame)
 
     def answer(self, frame: bytes) -> None:
-        """Past what waits. How many answers may wait is bounded by what is read while the transport takes nothing: no more."""
+        """Send past the pending frames. The number of waiting answers is bounded: while the transport takes nothing, no
+        further commands are read."""
         if self.open and frame:
             self._connection.write(frame)
 

@@ -24,7 +24,7 @@ from ropewalk.engine.session_services import SessionServices, build_services
 from ropewalk.engine.session_table import Sampler, SessionTable, Sids
 from ropewalk.engine.subscription import Subscription
 from ropewalk.engine.timeouts import Heartbeat, Timeouts
-from ropewalk.engine.trace import tag_of, traced_application, traced_connection, traced_delivery, tracing
+from ropewalk.engine.trace import short_sid, traced_application, traced_connection, traced_delivery, tracing
 from ropewalk.engine.waiting_history import WaitingHistory
 from ropewalk.model import closing as closings
 from ropewalk.model.errors import RopewalkError, Unavailable
@@ -50,7 +50,7 @@ class Disconnector:
         """Return the number of sessions that ended."""
         match request:
             case SessionTaken():
-                return self._keeper.obey(request)
+                return self._keeper.end_taken(request)
             case SessionWanted():
                 return await self._keeper.release(request.sid)
             case RemoteDisconnect():
@@ -73,11 +73,11 @@ class Disconnector:
         for sid, snapshot in await self._store.revoke(ids, request.reconnect):
             ended += 1
             if sid in own:
-                self._keeper.over(own[sid], snapshot)
+                self._keeper.on_revoked(own[sid], snapshot)
             else:
                 self._session_log.revoked(sid, closings.REMOTE.reason)
                 self._disconnect_queue.put(sid, snapshot)
-        await self._session_log.ordered(request)
+        await self._session_log.disconnect_requested(request)
         return ended
 
 
@@ -87,7 +87,7 @@ SWEEP_SECONDS = 1.0
 DRAIN_STEP = 0.02
 
 LEAVE_SECONDS = 3.0
-"""For how long a node that stops waits for the next session to be saved, and for pending publications."""
+"""Shutdown timeouts: for the next session to be saved, and for pending publications."""
 
 
 async def _nothing() -> None:
@@ -124,7 +124,7 @@ class Node:
         self._refusals = RefusalSummary(stats, clock())
         self._draining = False
         self._leaving = False
-        # A store of this process answers at once. Without an application there is mostly nothing to wait for.
+        # A store of this process answers at once, so without an application an opening rarely suspends.
         self._instant = backend.feed.exact and application is None
         self.sampler = Sampler(self.sessions.live, stats)
         self.broker = Broker(
@@ -152,7 +152,7 @@ class Node:
         self.handle = commands.handle
         self.spawn = self.tasks.spawn
         self.begin = self.tasks.start_soon if self._instant else self._spawn
-        self.heard = self.timeouts.heard
+        self.note_activity = self.timeouts.note_activity
         self.paused = self.timeouts.paused
         self.opened = self.sessions.opened
         self.depart = self._keeper.depart
@@ -175,17 +175,17 @@ class Node:
 
     def _missed(self, streams: Collection[str] | None = None) -> None:
         self._feed.missed(streams)
-        self._keeper.doubt()
-        self.session_log.tell_again(self.sessions.live.values())
+        self._keeper.on_store_interrupted()
+        self.session_log.rewrite(self.sessions.live.values())
 
     def leave(self) -> None:
         """Report shutting down on the health page, so that load balancers stop sending clients. Everything keeps working."""
         self._leaving = True
 
     async def drain(self, spread: float, reconnect_rate: int = 0) -> None:
-        """Tell every session to leave and come back, evenly over `spread` seconds.
+        """Disconnect all sessions with the request to reconnect, evenly over `spread` seconds.
 
-        `reconnect_rate`: how many of them a second are told to come back, as far as they understand it; 0 tells none.
+        `reconnect_rate`: reconnects per second. Each client that supports it gets a delay; 0 sends no delays.
         """
         self._draining = self._leaving = True
         leaving = list(self.sessions.live.values())
@@ -201,7 +201,7 @@ class Node:
                 await asyncio.sleep(DRAIN_STEP)
 
     async def stop(self, last: Callable[[], Awaitable[None]] = _nothing) -> None:
-        """`last` is called when all sessions have left, nothing can be published any more and the store can still be asked."""
+        """`last` is called after all sessions have ended and publishing is closed, while the store is still connected."""
         self._draining = True
         for session in [*self.sessions.live.values(), *self.sessions.opening.values()]:
             session.end(closings.SERVER_RESTART)
@@ -211,7 +211,7 @@ class Node:
         try:
             for sid, snapshot in await self.backend.sessions.take_abandoned():
                 self.disconnect_queue.put(sid, snapshot)
-        except Unavailable as error:  # a store that nodes share gives them to another one
+        except Unavailable as error:  # another node takes them from a shared store
             logger.debug("ended sessions are left to others", extra={"reason": str(error)})
         await self.disconnect_queue.finish()
         await self.session_log.finish()
@@ -225,8 +225,8 @@ class Node:
         _log_refusals(self._refusals.rest(self.clock()))
 
     async def _wait_for(self, ending: Sequence[asyncio.Task[None]]) -> None:
-        """Until they are done, or none of them was for a while: the store is away. What it has of these sessions is left behind
-        by this node then, and can be resumed as well."""
+        """Wait until they are done, or none has finished for `LEAVE_SECONDS`, because a shared store is down. The stored
+        sessions can be resumed in that case too."""
         waiting = set(ending)
         seconds = LEAVE_SECONDS if self._keeper.shared else None
         while waiting:
@@ -266,7 +266,7 @@ class Node:
     def open(self, request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Session:
         sid = self._sids.new()
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("connection", extra={"session": tag_of(sid), "path": request.path, "remote": request.remote})
+            logger.debug("connection", extra={"session": short_sid(sid), "path": request.path, "remote": request.remote})
         if tracing():
             connection = traced_connection(connection, sid, codec.readable)
         beat = self._heartbeat.beat(request.options)
@@ -287,7 +287,7 @@ class Node:
         self.tasks.spawn(work())
 
     def revocation(self, session: Session, ids: str) -> RemoteDisconnect | None:
-        return self.sessions.revocations.order_for(session.sid, ids)
+        return self.sessions.revocations.find(session.sid, ids)
 
     def accepted(self, session: Session) -> None:
         self.sessions.live[session.sid] = session
@@ -310,7 +310,7 @@ class Node:
 
     def departing(self, session: Session, reason: str) -> bool:
         self.session_log.disconnected(session, session.keeping, reason)
-        if self._keeper.concerned(session):
+        if self._keeper.needs_departure(session):
             self.sessions.departing[session.sid] = session
             return True
         self.session_log.ended(session.sid)
@@ -320,7 +320,7 @@ class Node:
         self.sessions.departing.pop(session.sid, None)
 
     def health(self) -> list[str]:
-        """What is down, as sentences; empty when all is well."""
+        """The current problems, as sentences; empty if there are none."""
         journal = self.session_log.health()
         application = self.application.health() if self.application else ""
         leaving = SHUTTING_DOWN if self._leaving else ""

@@ -1,5 +1,5 @@
-"""The report of a node of several processes, as each of its workers can give it: its own, made when asked, and what it heard of
-the others at its last exchange with the store process, about a second ago."""
+"""The report of a node of several processes. Each worker can return it: its own report, made at the call, and those of the
+others from its last exchange with the store process, about a second ago."""
 
 import asyncio
 import logging
@@ -27,28 +27,33 @@ _answers = msgspec.msgpack.Decoder(NodeAnswer)
 
 
 class Places(Protocol):
-    """The connections of this process, and the limits that they share with those of other processes."""
+    """The connections of this process, and the limits that all processes share."""
 
     def clients(self) -> int: ...
 
     def http_connections(self) -> int: ...
 
     def set_elsewhere(self, clients: int, http: int) -> None:
-        """So many places are taken by connections of other processes."""
+        """Set the number of connections of the other processes."""
 
 
 class Crowds(Protocol):
-    """Who has many connections in this process, and the limits that count for all processes."""
+    """The users and addresses with many connections in this process, and the limits that all processes share."""
 
     def crowds(self) -> Mapping[str, int]: ...
 
     def set_elsewhere(self, crowds: Mapping[str, int]) -> None:
-        """So many of them are in other processes."""
+        """Set their numbers of connections in the other processes."""
 
 
 class NodeWideInspector:
-    """Implements `ports.Inspector` for a worker. `own` tells of this process alone, `process` gives the system's figures of it.
-    `run` differs for each start of any process of this node."""
+    """Implements `ports.Inspector` for a worker.
+
+    Args:
+        run: unique to each start of a process of this node.
+        own: reports on this process only.
+        process: returns the operating system's figures of this process.
+    """
 
     def __init__(
         self,
@@ -79,13 +84,14 @@ class NodeWideInspector:
         return merge_reports([self._others, own])
 
     async def run(self) -> None:
-        """For ever. What goes wrong is a problem in the report until it goes well."""
+        """Exchange reports periodically. A failure is a problem in the report until an exchange succeeds."""
         while True:
             await self.exchange()
             await asyncio.sleep(PERIOD)
 
     async def exchange(self) -> None:
-        """Once. Called also before the first client is accepted: a page without the others' counters looks like a restart."""
+        """Exchange once. Also called before the first client is accepted: without the other processes' counters the metrics
+        would look like a restart."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 answer = await self._ask({})
@@ -97,16 +103,16 @@ class NodeWideInspector:
             logger.exception("reports cannot be exchanged")
             self._failed("an exchange failed")
         else:
-            self._hear(answer)
+            self._apply(answer)
 
     async def _ask(self, former: Counters) -> NodeAnswer:
         report = self._mine()
-        # A worker that ends says so to those who ask it; the node goes on with the others.
+        # A worker reports its own shutdown only in its own answers: the node's other workers go on.
         staying = tuple(problem for problem in report.problems if problem != SHUTTING_DOWN)
         mine = WorkerReport(self._run, msgspec.structs.replace(report, problems=staying), former)
         return _answers.decode(await self._exchange(msgspec.msgpack.encode(mine)))
 
-    def _hear(self, answer: NodeAnswer) -> None:
+    def _apply(self, answer: NodeAnswer) -> None:
         self._store, self._counters, self._problem = answer.store, answer.counters, ""
         self._others = merge_reports([answer.now, *answer.counters.values()])
         self._places.set_elsewhere(self._others.clients, self._others.http_connections)
@@ -130,7 +136,7 @@ class NodeWideInspector:
 
 
 def reports_of_workers(own: Inspector, run: str, clock: Callable[[], float], process: Callable[[], Gauges]) -> WorkerReports:
-    """For the store process, which is no worker and takes no clients. `clock` counts seconds and never goes back."""
+    """For the store process, which is not a worker and has no clients. `clock` is monotonic, in seconds."""
 
     def store() -> NodeReport:
         return msgspec.structs.replace(own.report(), workers=0, processes={STORE: process()})

@@ -1,7 +1,7 @@
-"""Presence in a store that may fail (`ports.Leases`): asks several times, and settles later what could not be done at once.
+"""Presence in a store that may fail (`ports.Leases`): retries each request, and reconciles failed ones later.
 
-Invariant: what is asked for one sid is asked in order, so that nothing that is repeated overtakes what came after it. Once the
-store answers again, a session that lives is a member of what it joined and has not left, and of nothing else.
+Invariant: the requests of one sid are made in order, so that a retry never overtakes a later request. Once the store answers
+again, a live session is a member of the sets that it joined and has not left, and of no others.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ logger = logging.getLogger("ropewalk.presence")
 ATTEMPTS = 6
 PATIENT_ATTEMPTS = 12
 BETWEEN_ATTEMPTS = Backoff(0.1, 2.0)
-"""A client that comes back begins anew after some three seconds in which the store does not answer. Patient attempts take
-longer than the lease: after that its end does what was asked for."""
+"""After about three seconds of store errors a reconnecting client gets a new session. `PATIENT_ATTEMPTS` take longer than the
+lease, whose expiry then has the effect of the failed request."""
 
 T = TypeVar("T")
 
 
 async def persist(ask: Callable[[], Awaitable[T]], chance: Chance, attempts: int = ATTEMPTS) -> T:
-    """Ask a store that may fail several times. Raises `Unavailable`."""
+    """Make a request up to `attempts` times. Raises `Unavailable`."""
     for attempt in range(attempts - 1):
         try:
             return await ask()
@@ -38,7 +38,7 @@ async def persist(ask: Callable[[], Awaitable[T]], chance: Chance, attempts: int
     return await ask()
 
 
-class _Turns(asyncio.Lock):
+class _CountedLock(asyncio.Lock):
     waiting = 0
 
 
@@ -49,7 +49,7 @@ class PersistentPresence:
         self._inner = inner
         self._tasks = tasks
         self._chance = chance
-        self._locks: dict[str, _Turns] = {}  # by sid, while something is asked for it
+        self._locks: dict[str, _CountedLock] = {}  # by sid, while it has pending requests
         self.lease = 0  # of this node
         self.expire = inner.expire  # called every second anyway
 
@@ -57,7 +57,7 @@ class PersistentPresence:
         return await self._in_turn(sid, lambda: self._join(stream, sid, member))
 
     async def _join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
-        """Once more if this node got a new lease meanwhile: the place may have ended with the one before."""
+        """Join again if this node got a new lease meanwhile: the membership may have ended with the old one."""
         events: list[PresenceEvent] = []
         while True:
             lease = self.lease
@@ -77,23 +77,23 @@ class PersistentPresence:
     async def members(self, stream: str, after: str, limit: int) -> PresencePage:
         return await persist(lambda: self._inner.members(stream, after, limit), self._chance)
 
-    def settle(self, session: "Session", stream: str) -> None:
-        """See to it that the store has the session in this presence set, or not, as it is here. It may take long."""
-        self._tasks.spawn(self._settle(session, stream))
+    def reconcile(self, session: "Session", stream: str) -> None:
+        """Join or leave in the background, so that the store has the session's current membership. Retries without limit."""
+        self._tasks.spawn(self._reconcile(session, stream))
 
-    async def _settle(self, session: "Session", stream: str) -> None:
-        async def as_it_is_now() -> None:
+    async def _reconcile(self, session: "Session", stream: str) -> None:
+        async def write_current() -> None:
             member = (session.members or {}).get(stream)
             if member is None:
                 await self._inner.leave(stream, session.sid)
-            elif session.state is SessionState.LIVE:  # otherwise its place ends with its connection
+            elif session.state is SessionState.LIVE:  # otherwise `detach` ends the membership
                 await self._join(stream, session.sid, member)
 
         while True:
             try:
-                return await self._in_turn(session.sid, as_it_is_now)
+                return await self._in_turn(session.sid, write_current)
             except Unavailable as error:
-                logger.debug("presence is not settled yet", extra={"session": session.tag, "reason": str(error)})
+                logger.debug("presence is not written yet", extra={"session": session.tag, "reason": str(error)})
                 await asyncio.sleep(BETWEEN_ATTEMPTS.delay(ATTEMPTS, self._chance))
             except RopewalkError as error:
                 logger.warning("a member cannot join", extra={"session": session.tag, "reason": str(error)})
@@ -101,7 +101,7 @@ class PersistentPresence:
                 return
 
     async def _in_turn(self, sid: str, ask: Callable[[], Awaitable[T]], attempts: int = ATTEMPTS) -> T:
-        lock = self._locks.setdefault(sid, _Turns())
+        lock = self._locks.setdefault(sid, _CountedLock())
         lock.waiting += 1
         try:
             async with lock:

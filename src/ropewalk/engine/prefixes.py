@@ -1,7 +1,7 @@
-"""Subscriptions to all streams whose key begins with something: whatever is registered from now on, and nothing of the past.
+"""Subscriptions to all streams whose key begins with a prefix: live messages only, without history.
 
-Each message comes once for each such subscription, in the order of its stream. What is lost on its way here cannot be found
-again, because nobody knows which streams there are: so it is said that something may be missing.
+Each such subscription receives each message once, in the order of its stream. Messages that the feed loses cannot be read
+again, because the affected streams are not known. So a gap reports that messages may be missing.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from ropewalk.ports import Feed, PrefixFeed
 from ropewalk.protocol.codec import MessageCodec
 
 MAX_PREFIXES = 256
-"""Different ones in one process. Every message that is registered is compared with them."""
+"""Different prefixes in one process. Every registered message is compared with them."""
 
 MAX_PREFIXES_PER_CONNECTION = 32
 
@@ -50,10 +50,10 @@ class PrefixCodec:
 
 
 class Prefixes:
-    """`by_length` is empty while there are no such subscriptions.
+    """`by_length` is empty while there are no prefix subscriptions.
 
     Args:
-        set_listened: called with the container of all streams that have a listener here, when another one takes its place.
+        set_listened: called with a container of all streams that have a listener here, whenever that object changes.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Prefixes:
         self.by_length = self._audiences.by_length
 
     async def join(self, link: Link, subscription: Subscription, wanted: SubscribePrefix) -> NotGranted | None:
-        """After it everything that is registered comes to the link. Why it does not, if it does not."""
+        """Deliver messages with the prefix to the link from now on. Returns None, or why the subscription is refused."""
         prefix = wanted.prefix
         if self._feed is None:
             return NOT_HERE
@@ -92,7 +92,7 @@ class Prefixes:
         return refused
 
     def _codec_for(self, codec: MessageCodec) -> PrefixCodec:
-        """The same one for all who have the same, so that they are one group."""
+        """One prefix codec per codec, so that its listeners share a group."""
         return self._codecs.setdefault(codec, PrefixCodec(codec))
 
     def _group(self, wanted: SubscribePrefix, codec: PrefixCodec) -> Group:
@@ -129,7 +129,7 @@ class Prefixes:
         return isinstance(stream, str) and bool(self._audiences.matching(self._stream_key(stream)))
 
     def deliver(self, messages: Sequence[Deliverable]) -> None:
-        """What the feed brings, before anybody else gets it."""
+        """Deliver messages of the feed to prefix subscriptions, before the other listeners get them."""
         stream, wanting = "", list[Audience]()
         for message in messages:
             if message.stream != stream:
@@ -139,7 +139,7 @@ class Prefixes:
                 self._hub.deliver(audience, message)
 
     def missed(self) -> None:
-        """Messages of any stream may be lost."""
+        """Messages of any stream may be lost: send a gap to every prefix subscription."""
         for audience in self._audiences.values():
             gap = Gap(audience.stream, GapReason.TRIMMED, "", 1, 0)
             self._hub.send_gap(audience, gap, Position("", 0))

@@ -1,4 +1,4 @@
-"""Presence commands. The store keeps the presence sets, and enters what happens in them into the feed."""
+"""Presence commands. The store keeps the presence sets, and publishes their join and leave events to the feed."""
 
 import logging
 from collections.abc import Callable
@@ -16,16 +16,15 @@ from ropewalk.ports import PresenceStore
 
 logger = logging.getLogger("ropewalk.presence")
 
-FIRST_PAGE_RECORDS, MAX_PAGE_RECORDS = (
-    200,
-    5000,
-)  # that are asked of the store for one answer: more only where the first ones fitted
-MAX_ANSWER_BYTES = 131_072  # of the records in one answer, and never more than this share of what may wait for a connection:
+FIRST_PAGE_RECORDS, MAX_PAGE_RECORDS = 200, 5000
+"""Records read for one answer: the first number, then the second if all of those fit."""
+
+MAX_ANSWER_BYTES = 131_072  # of the records in one answer, and at most this fraction of the outbox limit:
 PENDING_SHARE = 4
 
 
 class PresenceCommands:
-    """What sessions do in presence sets, kept by a store and written to the session log."""
+    """Joins and leaves presence sets in the store, and writes the changes to the session log."""
 
     def __init__(
         self,
@@ -33,11 +32,11 @@ class PresenceCommands:
         session_log: SessionLog,
         limits: Limits,
         stats: Stats,
-        settle: Callable[["Session", str], None] | None = None,
+        reconcile: Callable[["Session", str], None] | None = None,
     ) -> None:
-        """`settle`: brings to a shared store later what it cannot do now."""
+        """`reconcile`: repeats a failed change of a shared store in the background."""
         self._store = store
-        self._settle = settle
+        self._reconcile = reconcile
         self._session_log = session_log
         self._limits = limits
         self._stats = stats
@@ -67,7 +66,7 @@ class PresenceCommands:
         return page is not None
 
     async def _page(self, session: "Session", stream: str, query: Presence) -> PresencePage:
-        """As many members as an answer may hold."""
+        """Read as many members as fit into one answer."""
         store, fitting = self._store, session.link.codec.fitting
         room = min(MAX_ANSWER_BYTES, self._limits.max_pending // PENDING_SHARE)
         page = await store.members(stream, query.after, FIRST_PAGE_RECORDS if query.return_records else 0)
@@ -86,45 +85,45 @@ class PresenceCommands:
                 "join refused", extra={"session": session.tag, "reason": "the application knows the client by another id"}
             )
             return False
-        session.charge(2 * len(member.id) + len(member.info))  # what it makes the server send to others
+        session.charge(2 * len(member.id) + len(member.info))  # bytes that the join sends to others
         return await self.join_stream(session, stream, member)
 
     async def join_stream(self, session: "Session", stream: str, member: Member) -> bool:
         events: list[PresenceEvent] = []
         before = (session.members or {}).get(stream)
-        # Before the store has it: whoever takes the session over meanwhile joins again.
+        # Set before the store call: a node that takes the session over meanwhile joins again.
         session.members = {**(session.members or {}), stream: member}
         try:
             events = await self._store.join(stream, session.sid, member)
         except RopewalkError as error:
             logger.debug("join refused", extra={"session": session.tag, "reason": str(error)})
-            if not self._settles(session, stream, error):
+            if not self._reconcile_later(session, stream, error):
                 others = {other: held for other, held in session.members.items() if other != stream}
                 session.members = others if before is None else {**others, stream: before}
                 return False
         self._session_log.joined(session, stream, member, events)
         return True
 
-    def _settles(self, session: "Session", stream: str, error: RopewalkError) -> bool:
-        """Whether a shared store will have what it could not do, once it answers again."""
-        if self._settle is None or not isinstance(error, Unavailable):
+    def _reconcile_later(self, session: "Session", stream: str, error: RopewalkError) -> bool:
+        """Repeat a failed change in the background. Returns False for other errors, and for a store of this process."""
+        if self._reconcile is None or not isinstance(error, Unavailable):
             return False
-        self._settle(session, stream)
+        self._reconcile(session, stream)
         return True
 
     async def adopt(self, session: "Session", former: str) -> dict[str, Member]:
-        """What a session held that this one continues, by stream: it holds it now. Empty where the store fails."""
+        """Move the memberships of the former session to this one, and return them by stream. Empty if the store fails."""
         try:
             return await self._store.adopt(former, session.sid)
         except Unavailable as error:
-            logger.warning("what a session held in presence sets cannot be adopted", extra={"reason": str(error)})
+            logger.warning("presence of a resumed session cannot be restored", extra={"reason": str(error)})
             return {}
 
     async def leave(self, session: "Session", identifier: str) -> bool:
         return await self.leave_stream(session, _stream(session, identifier))
 
     async def leave_stream(self, session: "Session", stream: str) -> bool:
-        """Where a store of this process alone fails, the session stays until it ends or leaves again."""
+        """Leave a presence set. If a store of this process fails, the session stays until it ends or leaves again."""
         if not session.members or stream not in session.members:
             return False
         member = session.members[stream]
@@ -133,7 +132,7 @@ class PresenceCommands:
             events = await self._store.leave(stream, session.sid)
         except Unavailable as error:
             logger.warning("leave failed", extra={"session": session.tag, "reason": str(error)})
-            if not self._settles(session, stream, error):
+            if not self._reconcile_later(session, stream, error):
                 return False
         session.members = {other: held for other, held in session.members.items() if other != stream}
         self._session_log.left(session, stream, member, events)
@@ -141,7 +140,7 @@ class PresenceCommands:
 
 
 def _declared_member(session: "Session", identifier: str) -> str:
-    """ "" where the client may choose."""
+    """The member id set by the application, or "" if the client may choose."""
     subscription = session.subscriptions.get(identifier)
     state = subscription.granted.state if subscription is not None else None
     return state.get(MEMBER_KEY, "") if state else ""

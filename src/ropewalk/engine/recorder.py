@@ -1,8 +1,8 @@
 """The journal of a cluster: one node records what all nodes registered.
 
 Invariant: a publication is in the journal once, under the position that clients see. It leaves the store's record queue only
-after it is written, and what is read twice is known by its position. A recorder that is away loses nothing as long as the queue
-holds what is registered meanwhile.
+after it is written, and rows that are read twice are recognised by their position. While no node records, nothing is lost as
+long as the queue is not full.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from ropewalk.ports import Clock, Journal, RecordQueue
 logger = logging.getLogger("ropewalk.journal")
 
 CLAIM_SECONDS = 10.0
-"""For how long a recorder that stopped without a word keeps others from recording."""
+"""Lifetime of a claim: after a crash of the recorder another node can take over."""
 
-ROWS_AT_ONCE = 1000
+MAX_READ_ROWS = 1000
 PAUSE_SECONDS = 0.05
-"""Between two looks into a queue that was empty."""
+"""Pause between two reads of an empty queue."""
 
 BETWEEN_TRIES = Backoff(0.1, 2.0)
 
@@ -42,25 +42,25 @@ class Recorder:
         self._recorded: dict[str, Position] = {}
         self._claimed_until = 0.0
         self._running: asyncio.Task[None] | None = None
-        self._problem = "what is registered is not recorded yet"
+        self._problem = "recording has not started yet"
         self.missing = 0
-        """Publications of which only the successors came: they left a full queue."""
+        """Publications that a full queue has dropped, counted when a later one of their stream is read."""
 
     def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
-        """How far the journal has come. Streams and sessions themselves are in the store."""
+        """Load the recorded tip of each stream. Streams and sessions themselves are in the store."""
         for tip in recovered.tips:
             self._recorded[tip.stream] = Position(tip.epoch, tip.tip)
         return Restored(len(self._recorded), 0, 0, [])
 
     async def start(self) -> None:
-        """What is registered from here on is kept for the journal, unless the store is away or another node records."""
+        """Claim the record queue and start recording. If the store is down or another node records, recording starts later."""
         with contextlib.suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(CLAIM_SECONDS / 2):
                 await self._claim()
         self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """What is in the record queue now is recorded, if that can be done at once."""
+        """Record the rest of the queue, with a timeout."""
         if self._running is None:
             return
         self._running.cancel()
@@ -92,23 +92,23 @@ class Recorder:
                 await asyncio.sleep(BETWEEN_TRIES.cap)
                 continue
             failures = 0
-            if moved < ROWS_AT_ONCE:
+            if moved < MAX_READ_ROWS:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def record(self) -> int:
-        """Move what waits, as much as is moved at once. Returns how many rows that were. Raises `Unavailable`."""
+        """Move up to `MAX_READ_ROWS` rows to the journal. Returns their number. Raises `Unavailable`."""
         try:
             if not await self._claim():
                 return 0
             moved = await self._move()
         except Unavailable as error:
-            self._problem = f"what is registered is not recorded: {error}"
+            self._problem = f"publications are not recorded: {error}"
             raise
         self._problem = ""
         return moved
 
     async def _move(self) -> int:
-        piece = await self._queue.read(ROWS_AT_ONCE)
+        piece = await self._queue.read(MAX_READ_ROWS)
         new, reached = self._new(piece.rows)
         if new:
             await self._journal.write(new)
@@ -134,7 +134,7 @@ class Recorder:
         return False
 
     def _new(self, rows: Sequence[Row]) -> tuple[list[Row], dict[str, Position]]:
-        """Those that are not in the journal, and how far it will have come with them."""
+        """The rows that are not in the journal, and the tips of their streams once they are."""
         new: list[Row] = []
         reached: dict[str, Position] = {}
         for row in rows:
@@ -159,19 +159,19 @@ class Recorder:
             logger.warning("another node has taken over recording")
 
 
-# --- what a node adds to the record queue: its sessions and their presence -------------------------------------------------
+# --- rows that a node adds to the record queue: its sessions and their presence --------------------------------------------
 
 WAITING_ROWS = 10_000
 FINISH_SECONDS = 2.0
 UNWANTED_SECONDS = 5.0
-"""For how long a node does not offer rows again after it heard that nobody records them."""
+"""How long a node adds no rows after the queue has reported that no node records."""
 
 
 class QueuedNotes:
-    """Implements `ports.Journal` for the session log of a node: rows go to the record queue soon; nobody waits for them.
+    """Implements `ports.Journal` for the session log of a node: adds rows to the record queue in the background.
 
-    A row is handed over once: those of an answer that was lost may be recorded or not. They are for statistics, the sessions
-    themselves are in the store.
+    Rows are sent once: after a lost answer they may or may not be recorded. They are for statistics; the sessions themselves
+    are in the store.
     """
 
     instant = True
@@ -225,8 +225,8 @@ class QueuedNotes:
 
 
 class RecordedSessionLog(JournalSessionLog):
-    """The session log of a node in a cluster. What has to outlive the node is in the store; the journal only tells of it.
-    `recorder`: that of this node, if it is the one that records."""
+    """The session log of a node in a cluster. The sessions are in the store; the journal is only a record of them. `recorder`
+    is set if this node has a journal."""
 
     lasting = False
 
@@ -235,8 +235,8 @@ class RecordedSessionLog(JournalSessionLog):
         self._notes = notes
         self._recorder = recorder
 
-    async def ordered(self, order: RemoteDisconnect) -> None:
-        """Every node hears of the order, and the store keeps it; the ends of sessions have rows of their own."""
+    async def disconnect_requested(self, request: RemoteDisconnect) -> None:
+        """Writes nothing: the store keeps the request, every node receives it, and each ended session has its own row."""
 
     async def finish(self) -> None:
         await self._notes.finish()

@@ -1,7 +1,7 @@
 """Sends history to a client: items in bounded writes, each gap in its place, and a confirmation at the end.
 
-Invariant: a gap is reported before the messages that follow it, and no missing message goes unreported. A client that asked
-for positions is told by `confirm_history` where every answer ends; other clients get what clients of the reference expect.
+Invariant: a gap is reported before the messages that follow it, and no missing message goes unreported. Clients that asked for
+positions get the end of every answer in `confirm_history`; other clients get the replies of the reference server.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,17 +34,17 @@ HistoryAnswer = Replay | Gap
 class Reading:
     """The history of one stream for one client, page by page.
 
-    Invariant: it ends at the tip of the first page. If the stream begins a new epoch meanwhile, the gap is in its place, and
-    the history ends at the tip that the new epoch had then.
+    Invariant: it ends at the tip of the first page. If the stream begins a new epoch meanwhile, a gap marks the place, and the
+    history ends at the tip of the first page of the new epoch.
 
     Args:
         archived: maximum number of archived messages; a PARTIAL gap follows them.
 
     Attributes:
         answer: the last page.
-        pieces: what the client gets of it.
-        delivered: what the client has then.
-        reached: the last position that was read.
+        pieces: the parts of it to send to the client.
+        delivered: what the client has once they are sent.
+        reached: the last position read.
         more: messages follow `reached`.
     """
 
@@ -92,10 +92,10 @@ class Reading:
         else:
             self.pieces[-1] = replace(last, oldest=messages[-1].offset + 1, messages=messages)
 
-    def settle(self, subscription: Subscription) -> Steps:
-        """As `Subscription.settle`. What comes live, or is not known any more, need not be read."""
-        pieces = subscription.settle(self.pieces)
-        known = subscription.delivered_of(self.stream)
+    def take_unsent(self, subscription: Subscription) -> Steps:
+        """As `Subscription.take_unsent`. Skips pages with messages that come live or that the subscription has no record of."""
+        pieces = subscription.take_unsent(self.pieces)
+        known = subscription.find_delivered(self.stream)
         if known is None or self.reached.offset + 1 >= known.live_from:
             self.more = False
         elif known.horizon > self.reached.offset:
@@ -106,18 +106,18 @@ class Reading:
 WRITE_BYTES = 65536
 PIECE_BYTES = 8192
 SHORT_MESSAGES, SHORT_BYTES, SHORT_REPLAYS = 64, 8192, 64
-"""Messages and bytes of payload in a short piece of history, and how many such pieces are kept."""
+"""Limits of a short piece of history (messages, bytes of payload), and the size of its cache."""
 
 
 class ShortReplays:
-    """Short pieces of history as they go on the wire, encoded once for all who ask for the same. After an outage everybody
-    does, for everybody stopped at the same message. The oldest is forgotten for a new one."""
+    """Cache of encoded short pieces of history, shared by all clients that request the same messages. After an outage most
+    clients do, because they stopped at the same message. The oldest entry is evicted."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[MessageCodec, str, str, str, int, int], bytes] = {}
 
     def frames(self, link: Link, identifier: str, messages: Sequence[Registered]) -> bytes | None:
-        """None for what is long, has holes, or is not for everybody."""
+        """None if the piece is long, has holes, or excludes a client."""
         if not messages:
             return b""
         codec, first, last = link.codec.messages, messages[0], messages[-1]
@@ -146,11 +146,11 @@ class Replayer:
         self._short = ShortReplays()
 
     async def send(self, link: Link, identifier: str, items: Iterable[Deliverable | Gap]) -> None:
-        """In writes of a bounded size, each when the one before is taken: a long history costs time, not memory."""
+        """Send in writes of bounded size, each after the client took the one before. So a long history takes little memory."""
         link.send(b"".join(await self.write(link, self._frames_with_gaps(link, identifier, items), [])))
 
     def send_at_once(self, link: Link, identifier: str, items: Iterable[Deliverable | Gap]) -> None:
-        """In one step of the event loop, for what is bounded already."""
+        """Send in one step of the event loop. For items of bounded size."""
         link.send(b"".join(self._frames_with_gaps(link, identifier, items)))
 
     def reject(self, link: Link, identifier: str, gaps: Sequence[Gap]) -> None:
@@ -168,8 +168,8 @@ class Replayer:
     async def write(
         self, link: Link, frames: Iterable[bytes], waiting: list[bytes], messages: Sequence[Registered] = ()
     ) -> list[bytes]:
-        """Put frames behind those that wait, and write whatever is enough for a write: each is a call of the system, and
-        mostly a packet. Returns what waits now. `messages`: what the frames are made of, and kept until the last one."""
+        """Append frames to the waiting ones and write them in blocks of `WRITE_BYTES`, to save system calls and packets.
+        Returns the frames that still wait. `messages` are counted as pending memory while the client is slow."""
         size = sum(map(len, waiting))
         for frame in frames:
             waiting.append(frame)
@@ -180,7 +180,7 @@ class Replayer:
                 waiting, size = [], 0
         return waiting
 
-    def frames_of(self, link: Link, identifier: str, messages: Sequence[Registered]) -> Iterable[bytes]:
+    def encode(self, link: Link, identifier: str, messages: Sequence[Registered]) -> Iterable[bytes]:
         short = self._short.frames(link, identifier, messages)
         if short is None:
             return self._frames(link, identifier, messages)
@@ -188,7 +188,7 @@ class Replayer:
         return (short,)
 
     def _frames_with_gaps(self, link: Link, identifier: str, items: Iterable[Deliverable | Gap]) -> Iterator[bytes]:
-        """Messages, and a rejection at each gap among them."""
+        """Encode messages, with a rejection at each gap."""
         messages: list[Deliverable] = []
         for item in items:
             if isinstance(item, Gap):
@@ -200,13 +200,13 @@ class Replayer:
         yield from self._frames(link, identifier, messages)
 
     def _frames(self, link: Link, identifier: str, items: Iterable[Deliverable]) -> Iterator[bytes]:
-        """In pieces of some messages, which a codec may write as one."""
+        """Encode messages in pieces, which a codec may write as one frame."""
         encode, names, stats = link.codec.messages.batch, link.names, self._stats
         head = link.codec.messages.head(identifier)
         piece: list[Deliverable] = []
         stream, size = "", 0
         for item in items:
-            if item.exclude_socket in names:  # what a client was not meant to hear live it does not hear now either
+            if item.exclude_socket in names:  # excluded from history as from live delivery
                 continue
             if piece and (size >= PIECE_BYTES or item.stream != stream):
                 yield encode(head, piece)
@@ -219,7 +219,7 @@ class Replayer:
 
 
 class RequestedHistory:
-    """The answer to one request, page by page. `first` is said before it."""
+    """The answer to one request, page by page. `first` is sent before it."""
 
     def __init__(
         self, replayer: Replayer, stats: Stats, link: Link, identifier: str, request: HistoryRequest, first: bytes = b""
@@ -232,13 +232,12 @@ class RequestedHistory:
         self._waiting = [first]
         self._gaps: list[Gap] = []
         self._unreported: list[Gap] = []
-        # Clients of the reference take a rejection as "nothing came", and a page that reloads then would do so for ever:
-        # a request by time always finds its history trimmed again. So they are told with the confirmation, unless the rules of
-        # a stream reject such requests.
+        # Clients of the reference server treat a rejection as "no history". A page that then reloads would loop, because a
+        # request by time finds its history trimmed again. So the confirmation reports such gaps, unless a rule rejects them.
         self._confirms = not link.codec.reports_positions
 
     async def add(self, pages: Sequence[Steps]) -> None:
-        """A page of each stream, or of one: what joins up, `reject_history` for what does not, what is kept behind that."""
+        """Send one page per stream: the messages up to a gap, `reject_history` for the gap, and the messages after it."""
         gaps = [piece for page in pages for piece in page if isinstance(piece, Gap)]
         self._gaps += [replace(gap, messages=(), rest=None) for gap in gaps]
         self._confirms = self._confirms and all(
@@ -247,7 +246,7 @@ class RequestedHistory:
         for row in zip_longest(*pages):
             pieces = [piece for piece in row if piece is not None]
             for piece in pieces:
-                frames = self._replayer.frames_of(self._link, self._identifier, piece.messages)
+                frames = self._replayer.encode(self._link, self._identifier, piece.messages)
                 self._waiting = await self._replayer.write(self._link, frames, self._waiting, piece.messages)
             self._report([piece for piece in pieces if isinstance(piece, Gap)])
 
@@ -258,7 +257,7 @@ class RequestedHistory:
             self._unreported = []
 
     def end(self, tips: Sequence[Tip] = ()) -> None:
-        """Confirm it. `tips`: where the streams go on."""
+        """Confirm the history. `tips`: the positions at which live delivery continues."""
         codec = self._link.codec
         self._stats.replays += 1
         if not self._gaps or codec.reports_positions:
@@ -269,7 +268,7 @@ class RequestedHistory:
         self._link.send(b"".join(self._waiting))
 
     def give_up(self) -> None:
-        """The store does not answer any more."""
+        """Reject the rest: the store stopped answering."""
         self._waiting.append(self._link.codec.messages.reject_history(self._identifier, ()))
         self._link.send(b"".join(self._waiting))
 

@@ -31,17 +31,17 @@ from ropewalk.protocol.codec import SessionCodec
 
 logger = logging.getLogger("ropewalk.session")
 
-MAX_TIMER_SECONDS = 86400.0  # an expiry further away is looked at again then; timers of years overflow
+MAX_TIMER_SECONDS = 86400.0  # a later expiry is checked again then, because timers of years overflow
 
-# After these the client may come back with its sid; after the others the application or the token has spoken.
+# After these the client may resume with its sid. The others are final: decided by the application or the token.
 RESUMABLE = (closings.TOO_SLOW, closings.NO_PONG, closings.SERVER_RESTART, closings.INTERNAL_ERROR, closings.TAKEN_OVER)
 
 
 class Session:
-    """The `SessionHandle` of its transport. `members` is what it holds in presence sets, None for the many that never join one.
+    """The `SessionHandle` of its transport. `members`: its presence memberships, None for the many without any.
 
-    `keeping`: its connection is gone, and it will be kept for resuming unless something speaks against it. `leaving` is the
-    task of its departure. `row_budget`: bytes of changes that the journal takes before it gets the whole session again.
+    `keeping`: the connection is lost, and the session will be kept for a resume unless it is revoked. `leaving` is the task of
+    its departure. `row_budget`: bytes of changes written to the journal before the whole session is written again.
     """
 
     __slots__ = (
@@ -88,7 +88,7 @@ class Session:
     ) -> None:
         self.sid = sid
         self.ids = ""
-        self.address = self.user = ""  # that it counts for, "" for none
+        self.address = self.user = ""  # the quota keys it counts against, "" for none
         self.extended = request.extended
         self.beat = beat
         self.takes_reconnect_in = request.options.reconnect_in
@@ -121,7 +121,7 @@ class Session:
     @property
     def tag(self) -> str:
         """Its short name in the log."""
-        return trace.tag_of(self.sid)
+        return trace.short_sid(self.sid)
 
     # --- the beginning ------------------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class Session:
         return self.state is SessionState.LIVE
 
     def enter(self, remote: str) -> bool:
-        """Whether one more client from this address may come in. Otherwise it is ended."""
+        """Take a place in the quota of this address. If there is none, end the session and return False."""
         place = self._node.quotas.enter(remote, self._node.clock())
         if isinstance(place, Refusal):
             self._refuse_connection(place)
@@ -145,10 +145,10 @@ class Session:
         self.end(closings.TOO_MANY_CONNECTIONS)
 
     def accept(self, ids: str, expires_at: float | None) -> bool:
-        """The client is known. False when it is gone meanwhile, was ended by a remote disconnect while it was opening, or has
-        too many connections."""
-        if (order := self._node.revocation(self, ids)) is not None:
-            self.end(closings.remote_closing(order))
+        """The client is authenticated. Returns False if it is gone, was disconnected remotely while it was opening, or has too
+        many connections."""
+        if (request := self._node.revocation(self, ids)) is not None:
+            self.end(closings.remote_closing(request))
             return False
         following = advance(self.state, LifecycleEvent.ACCEPTED)
         if following is None:
@@ -186,7 +186,7 @@ class Session:
     def receive(self, frame: bytes) -> None:
         if self.state is SessionState.ENDED:
             return
-        self._node.heard(self)
+        self._node.note_activity(self)
         if trace.tracing():
             trace.received(self.sid, frame)
         if self.inbox is None:
@@ -197,16 +197,16 @@ class Session:
 
     @property
     def unread(self) -> bool:
-        """Its socket is not read for now, so that it may have answered without our knowing."""
+        """Whether reading of its socket is paused, so that a pong may be unread."""
         return self.inbox is not None and self.inbox.held
 
     @property
     def at_work(self) -> bool:
-        """Not all of its commands that have come are handled."""
+        """Whether received commands are still to be handled."""
         return self._working
 
     def note_activity(self) -> None:
-        self._node.heard(self)
+        self._node.note_activity(self)
 
     def reject_frame(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         if self._ended():
@@ -214,10 +214,10 @@ class Session:
         self._node.stats.refusals[refusal] += 1
         self._node.stats.commands_failed += 1
         logger.debug("malformed frame", extra={"session": self.tag, "reason": reason, "code": code})
-        self.end(Closing("", False, code, reason[:100]))  # a client that comes back would send the same again
+        self.end(Closing("", False, code, reason[:100]))  # no reconnect: the client would send the same frame again
 
     def wait_idle(self) -> Awaitable[None] | None:
-        return None if self.inbox is None else self.inbox.settled()
+        return None if self.inbox is None else self.inbox.wait_idle()
 
     def message_overdue(self) -> None:
         if not self._ended():
@@ -236,7 +236,7 @@ class Session:
     def _start_work(self) -> None:
         if self.inbox and not self._working and self.opening is None:
             self._working = True
-            self._node.begin(self._work)  # when all that came with the first frame is in the inbox too
+            self._node.begin(self._work)  # after all frames of the same read are in the inbox
 
     async def _work(self) -> None:
         inbox, limits, now = self.inbox, self._node.limits, asyncio.get_running_loop().time
@@ -274,7 +274,7 @@ class Session:
         try:
             granted = await self._node.handle(self, command)
         except Exception as error:
-            if self._ended() and isinstance(error, Unavailable):  # it was asked for as long as the client was there
+            if self._ended() and isinstance(error, Unavailable):  # retried until the client was gone
                 logger.debug("command given up", extra={"session": self.tag, "reason": str(error)})
             elif self.link.hung_up and isinstance(error, Unavailable):
                 logger.debug("command given up", extra={"session": self.tag, "reason": str(error)})
@@ -294,18 +294,18 @@ class Session:
             self._idle.set_result(None)
 
     def _refuse_backlog(self) -> None:
-        """Its socket is not read while it waits, so that nobody can tell whether it is still there."""
+        """End a session whose commands wait too long: its socket is not read meanwhile, so a lost client is not noticed."""
         self._node.stats.refusals[Refusal.BACKLOG] += 1
         logger.debug("too many commands", extra={"session": self.tag})
         self.end(closings.TOO_MANY_COMMANDS)
 
     def charge(self, answered: int) -> None:
-        """A command was answered with so many bytes."""
+        """Count an answer of so many bytes against the command rate."""
         if self._rate is not None:
             self._rate.charge(answered)
 
     def may_whisper(self, size: int) -> bool:
-        """Whether a whisper of so many bytes is within the rate, which it then counts against."""
+        """Whether a whisper of this size is within the rate. If so, it is counted."""
         limits = self._node.limits
         if limits.whisper_rate <= 0:
             return True
@@ -345,30 +345,30 @@ class Session:
         asyncio.get_running_loop().call_soon(self.end, closings.TOO_SLOW)
 
     def skipped(self, group: Group, after: Position, upto: Position) -> None:
-        """What was dropped is no longer owed live, so that the client may ask for it as history."""
+        """Record dropped messages as not sent, so that the client can request them as history."""
         subscription = self.subscriptions.get(group.identifier)
-        # An epoch that has passed, or a stream that the subscription has left, cannot be asked for any more.
+        # Messages of a former epoch, or of a stream that the subscription has left, cannot be requested.
         if subscription is not None and upto.epoch == group.newest.epoch:
             subscription.skip(group.stream, after, upto)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def end(self, closing: Closing) -> None:
-        """We close it. When its connection is gone already, it may still be kept from coming back."""
+        """Close the connection. If it is closed already, a final `closing` still prevents a resume."""
         known = self.state is SessionState.LIVE
         if (following := advance(self.state, LifecycleEvent.CLOSED)) is None:
             if closing not in RESUMABLE:
                 self.revoke(closing.reason)
             return
         self.state = following
-        self._drop_all()  # first, so that what was delivered in this tick goes before the goodbye
+        self._drop_all()  # first, so that the messages of this tick are sent before the disconnect frame
         self.link.close(closing)
         self._depart(known, msgspec.structs.replace(closing, reconnect_in=None) in RESUMABLE, closing.reason)
 
     def send_away(self, reconnect_in: int) -> None:
-        """The server ends. A client that asked for it is told in how many milliseconds to come back."""
-        told = reconnect_in if self.takes_reconnect_in else None
-        self.end(msgspec.structs.replace(closings.SERVER_RESTART, reconnect_in=told))
+        """End the session at a server shutdown. `reconnect_in`: milliseconds, sent to clients that asked for it."""
+        delay = reconnect_in if self.takes_reconnect_in else None
+        self.end(msgspec.structs.replace(closings.SERVER_RESTART, reconnect_in=delay))
 
     def connection_lost(self, going_away: bool = False) -> None:
         known = self.state is SessionState.LIVE
@@ -378,11 +378,11 @@ class Session:
         logger.debug("connection lost", extra={"session": self.tag})
         self.link.lose()
         self._drop_all()
-        # A page that was closed does not come back, and an application that waits to hear of it should not wait in vain.
+        # A closed page does not come back, so its end is reported to the application at once.
         self._depart(known, not (going_away and self.app is not None and self.app.known), "")
 
     def revoke(self, reason: str) -> bool:
-        """Do not keep it for a resume. False if it would not have been kept."""
+        """Do not keep the session for a resume. Returns False if it would not have been kept."""
         revoked, self.keeping = self.keeping, False
         if revoked:
             self._node.revoked(self, reason)
@@ -409,7 +409,7 @@ class Session:
         if not self._node.departing(self, reason):
             return
         if self._handling or self.opening is not None:
-            # What the application is just granting belongs to what it is told of, or what is kept.
+            # Wait for pending grants of the application: the Disconnect call and the kept session include them.
             self._idle = asyncio.get_running_loop().create_future()
         self.leaving = self._node.spawn(self._finish_departure())
 

@@ -1,6 +1,6 @@
-"""Keeps sessions beyond their connection, and finds them again for clients that come back.
+"""Keeps sessions after their connection is lost, and finds them when their clients reconnect.
 
-A store of this process gets a session when its connection is gone. For stores that several nodes share see
+A store of this process gets a session when its connection is lost. For stores that several nodes share see
 `engine/session_leases.py`.
 """
 
@@ -21,7 +21,7 @@ from ropewalk.ports import Backend, PresenceStore
 logger = logging.getLogger("ropewalk.session")
 
 DEPARTURE_SECONDS = 3.0
-"""For how long a client that comes back waits until its former connection has left."""
+"""Timeout of a reconnecting client's wait for the departure of its former connection."""
 
 
 class SessionKeeper:
@@ -47,33 +47,33 @@ class SessionKeeper:
 
     def start(self) -> None: ...
 
-    def doubt(self) -> None:
-        """The store was out of reach, and may have begun anew."""
+    def on_store_interrupted(self) -> None:
+        """The store was unreachable, and may have restarted empty."""
 
-    def obey(self, order: SessionTaken) -> int:
-        """The store has given a session of this node away. Returns how many were ended here."""
+    def end_taken(self, notice: SessionTaken) -> int:
+        """Another node has taken a session of this node. Returns the number of sessions ended here."""
         return 0
 
     def stored(self, session: "Session") -> bool:
-        """The store knows of it while it lives."""
+        """Whether the store has the session while it is live."""
         return False
 
-    async def known(self, session: "Session") -> None:
-        """Wait until the store knows of a session before its client hears its sid, where that takes no time."""
+    async def wait_stored(self, session: "Session") -> None:
+        """Wait until a store on the same host has the session. Called before the client receives its sid."""
 
-    def concerned(self, session: "Session") -> bool:
-        """Its departure takes more than a line in the log."""
+    def needs_departure(self, session: "Session") -> bool:
+        """Whether its departure needs more than a session log entry."""
         return bool(session.keeping or session.members or session.app is not None)
 
     async def depart(self, session: "Session") -> None:
-        """Its connection is gone: keep it, or tell the application."""
+        """The connection is lost: keep the session, or report its end to the application."""
         if not await self._save(session):
             self._disconnect_queue.put(session.sid, session.snapshot())
         if session.members:
             await self._presence.detach(session.sid, self._limits.presence_ttl)
 
     async def _save(self, session: "Session") -> bool:
-        """False if it is gone for good."""
+        """Returns False if it cannot be resumed."""
         if not session.keeping:
             return False
         sessions = self._backend.sessions
@@ -91,31 +91,31 @@ class SessionKeeper:
         return session.keeping
 
     async def find(self, sid: str) -> SessionSnapshot | None:
-        """What could be restored. Nothing changes: whoever shows a sid may not be who it belongs to."""
+        """Return a session that could be restored, and leave it in place: the sid may not be the client's own."""
         if (alive := self._sessions.get(sid)) is not None:
             return alive.snapshot() if alive.extended else None
         await self._departed(sid)
         return await self._ask(lambda: self._backend.sessions.peek(sid))
 
     async def take(self, sid: str, successor: str) -> SessionSnapshot | None:
-        """Of several who take one session one gets it."""
+        """Take a session out of the store. Of several concurrent calls one gets it."""
         await self.release(sid)
         return await self._ask(lambda: self._backend.sessions.take(sid, successor))
 
     async def release(self, sid: str) -> int:
-        """If it is here, have it kept: its client has come back. Returns how many were ended."""
+        """End the session if it is live here, so that its reconnected client can resume it. Returns the number ended."""
         alive = self._sessions.get(sid)
-        if alive is not None:  # its connection only looks alive
+        if alive is not None:  # the old connection is dead, but its loss was not noticed yet
             alive.end(closings.TAKEN_OVER)
         await self._departed(sid)
         return int(alive is not None)
 
-    def over(self, session: "Session", snapshot: SessionSnapshot) -> None:
-        """The store has given it out as revoked while it was leaving from here, as `snapshot` says."""
+    def on_revoked(self, session: "Session", snapshot: SessionSnapshot) -> None:
+        """The store has revoked a session that is live or departing here. `snapshot`: its state in the store."""
         self._disconnect_queue.put(session.sid, snapshot)
 
     async def put_back(self, former: str, successor: str, snapshot: SessionSnapshot, revoked: bool) -> None:
-        """What was taken is not used. `revoked`: nobody may take it again."""
+        """Undo `take`. `revoked`: end the session, so that it cannot be taken again."""
         try:
             if not revoked:
                 return await self._backend.sessions.save(former, snapshot, self._limits.sessions_ttl)
@@ -124,7 +124,7 @@ class SessionKeeper:
         self._disconnect_queue.put(former, snapshot)
 
     async def _departed(self, sid: str) -> None:
-        """Where a store that is down keeps the session from being saved, its client is not kept waiting for long."""
+        """Wait until a departing session is saved. The timeout is short because the store may be down."""
         leaving = self._departing.get(sid)
         if leaving is not None and leaving.leaving is not None:
             await asyncio.wait([leaving.leaving], timeout=DEPARTURE_SECONDS)

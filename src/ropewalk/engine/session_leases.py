@@ -1,8 +1,8 @@
 """Keeps sessions in a store that several nodes share (`ports.Leases`), so that they outlive their node.
 
-What changed of the sessions that live here is written together a moment later, or at once where the store is near, and one
-lease says for all of them that this node is alive. What a node that dies has not written yet is lost: sessions that began in
-its last `WRITE_SECONDS`, and what changed of older ones in that time (subscriptions, memberships, the application's state).
+Changes of the live sessions are written in batches, after `WRITE_SECONDS`, or at once to a store on the same host. One lease
+covers all sessions of the node. A node that crashes loses its unwritten changes: sessions that began in the last
+`WRITE_SECONDS`, and changes of older ones in that time (subscriptions, memberships, the application's state).
 """
 
 import asyncio
@@ -29,27 +29,27 @@ from ropewalk.ports import Backend, Leases
 logger = logging.getLogger("ropewalk.session")
 
 WRITE_SECONDS = 0.1
-"""How long changes wait for others before they are written, to a store that is not near."""
+"""How long changes are collected before a write to a store on another host."""
 
 MAX_BATCH_SESSIONS = 500
 """Sessions in one write."""
 
 MAX_PENDING_DEPARTURES = 100_000
-"""Departed sessions that may wait for a store that is down. Those beyond are not written: in an outage of that length the lease
-ends, and what the store has of this node's sessions counts as left behind."""
+"""Departed sessions that may wait for a store that is down. Further ones are not written: in such a long outage the lease
+expires, and the store treats this node's sessions as abandoned."""
 
-KNOWN_SECONDS = 1.0
-"""For how long a client that comes waits until a store that is near knows of it: longer than it takes, unless it is down."""
+FIRST_WRITE_SECONDS = 1.0
+"""Timeout of a new client's wait until a store on the same host has its session."""
 
 LEASE_SECONDS = 6.0
 RENEW_SECONDS = 2.0
 
 GONE_SECONDS = 50.0
-"""For so long stores know of a session that it was taken or is over, and some seconds more."""
+"""Stores remember for a few seconds longer than this that a session was taken or has ended."""
 
 
 class _Departure:
-    """A session to be written for the last time. `ttl` is asked when it is written: it may be revoked until then."""
+    """The last write of a session. `ttl` is called at the write, because the session may be revoked until then."""
 
     __slots__ = ("done", "snapshot", "ttl")
 
@@ -64,7 +64,7 @@ class _Departure:
 
 
 class LeasedSessionKeeper(SessionKeeper):
-    """One write is under way at a time, so that the writes of a session keep their order."""
+    """Makes one write at a time, so that the writes of a session keep their order."""
 
     shared = True
 
@@ -80,21 +80,21 @@ class LeasedSessionKeeper(SessionKeeper):
         super().__init__(context, backend, presence, disconnect_queue, table)
         tasks, clock, chance = context.tasks, context.clock, context.chance
         self._leases = leases
-        self._gathering = 0.0 if leases.same_host else WRITE_SECONDS
+        self._write_delay = 0.0 if leases.same_host else WRITE_SECONDS
         self._persistent = presence
         self._tasks = tasks
         self._clock = clock
         self._chance = chance
-        self._since: dict[str, float | None] = {}  # when each session began here; None: it may have been taken unnoticed
-        self._began: dict[str, float] = {}  # sessions that the store has not heard of, as far as is known
+        self._since: dict[str, float | None] = {}  # start of each session here; None: another node may have taken it
+        self._began: dict[str, float] = {}  # start of the sessions that were never stored, as far as is known
         self._changed: dict[str, Session] = {}
         self._leaving: dict[str, _Departure] = {}
         self._taken: set[str] = set()  # departing sessions that the store has removed
-        self._awaited: dict[str, asyncio.Future[None]] = {}  # sessions whose write somebody waits for
-        self._over: set[str] = set()  # of these, the end of which is to be told
-        self._heard: tuple[str, ...] = ()
+        self._awaited: dict[str, asyncio.Future[None]] = {}  # resolved when the session is written
+        self._over: set[str] = set()  # departing sessions whose end is still to be reported to the application
+        self._received: tuple[str, ...] = ()  # sids of the last renewal, confirmed with the next
         self._renewed_at = clock()
-        self._doubted = asyncio.Event()
+        self._renew_now = asyncio.Event()
         self._version = 0
         self._writing = False
 
@@ -108,7 +108,7 @@ class LeasedSessionKeeper(SessionKeeper):
         self.changed(session)
 
     def changed(self, session: "Session") -> None:
-        """What would be kept of a session is not what it was."""
+        """The session has changed in a way that its snapshot shows."""
         if _outlives_node(session) and session.state is SessionState.LIVE:
             self._since.setdefault(session.sid, self._clock())
             self._changed[session.sid] = session
@@ -120,31 +120,31 @@ class LeasedSessionKeeper(SessionKeeper):
     def stored(self, session: "Session") -> bool:
         return _outlives_node(session) and session.sid not in self._began
 
-    async def known(self, session: "Session") -> None:
-        """Its client may come back to another node, and faster than what is written in the background."""
+    async def wait_stored(self, session: "Session") -> None:
+        """The client may reconnect to another node before the background write."""
         if self._leases.same_host and session.extended and self._limits.sessions_ttl > 0 and session.sid in self._changed:
             written = self._awaited[session.sid] = asyncio.get_running_loop().create_future()
-            await asyncio.wait([written], timeout=KNOWN_SECONDS)
+            await asyncio.wait([written], timeout=FIRST_WRITE_SECONDS)
             self._awaited.pop(session.sid, None)
 
-    def concerned(self, session: "Session") -> bool:
-        return _outlives_node(session) or super().concerned(session)
+    def needs_departure(self, session: "Session") -> bool:
+        return _outlives_node(session) or super().needs_departure(session)
 
-    def obey(self, order: SessionTaken) -> int:
+    def end_taken(self, notice: SessionTaken) -> int:
         """End the session, and write its departure with a TTL of 0. The store refuses that write, unless it lost its data after
-        it sent the order: then this node may have registered the session again, and has to end it there as well."""
-        session = self._sessions.get(order.sid) or self._departing.get(order.sid)
+        the notice: this node may then have stored the session again, and the write removes it."""
+        session = self._sessions.get(notice.sid) or self._departing.get(notice.sid)
         if session is None:
             return 0
-        session.end(closings.remote_closing(order) if order.revoked else closings.TAKEN_OVER)
+        session.end(closings.remote_closing(notice) if notice.revoked else closings.TAKEN_OVER)
         session.keeping = False
         return 1
 
-    def _refused(self, order: SessionTaken) -> None:
-        """The store refused to write a session: end it, and write nothing more of it."""
-        if self.obey(order):
-            self._taken.add(order.sid)
-            if (departure := self._leaving.pop(order.sid, None)) is not None:
+    def _refused(self, notice: SessionTaken) -> None:
+        """The store refused to write a session: end it, and do not write it again."""
+        if self.end_taken(notice):
+            self._taken.add(notice.sid)
+            if (departure := self._leaving.pop(notice.sid, None)) is not None:
                 departure.resolve(departure.ttl())
 
     def _write_soon(self) -> None:
@@ -155,11 +155,11 @@ class LeasedSessionKeeper(SessionKeeper):
     async def _write(self) -> None:
         failures = 0
         while self._changed or self._leaving:
-            await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures - 1, self._chance) if failures else self._gathering)
+            await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures - 1, self._chance) if failures else self._write_delay)
             changed, leaving, batch = self._batch()
             try:
                 taken = await self._leases.write(batch) if batch else []
-            except Exception as error:  # whatever it is, nothing may be forgotten
+            except Exception as error:  # the batch must be kept after any error
                 failures += 1
                 level = logging.DEBUG if isinstance(error, Unavailable) else logging.ERROR
                 logger.log(level, "sessions are not written yet", extra={"reason": str(error), "failures": failures})
@@ -192,26 +192,26 @@ class LeasedSessionKeeper(SessionKeeper):
         return self._limits.sessions_ttl if session.extended else 0.0
 
     def _written(self, batch: list[SessionWrite], leaving: dict[str, _Departure], taken: list[SessionTaken]) -> None:
-        refused = {order.sid: order for order in taken}
+        refused = {notice.sid: notice for notice in taken}
         for write in batch:
             self._began.pop(write.sid, None)
-            order, departure = refused.get(write.sid), leaving.get(write.sid)
-            if order is not None and not order.stored:
-                if not order.revoked and self._write_as_new(write.sid, departure):
+            notice, departure = refused.get(write.sid), leaving.get(write.sid)
+            if notice is not None and not notice.stored:
+                if not notice.revoked and self._write_as_new(write.sid, departure):
                     continue
-                if order.revoked:  # before the store had heard of it, so that nobody else will tell of its end
+                if notice.revoked:  # before its first write, so no other node reports its end
                     self._disconnect_queue.put(write.sid, write.snapshot)
             if (awaited := self._awaited.pop(write.sid, None)) is not None:
                 awaited.set_result(None)
             if departure is not None:
                 departure.resolve(write.ttl)
-            if order is not None:
-                self._refused(order)
+            if notice is not None:
+                self._refused(notice)
             elif self._since.get(write.sid, 0.0) is None:
-                self._since[write.sid] = self._clock()  # nobody has taken it until now
+                self._since[write.sid] = self._clock()  # the write succeeded, so no other node has taken it
 
     def _write_as_new(self, sid: str, departure: _Departure | None) -> bool:
-        """The store has lost the session's record. False after a time in which it may have forgotten who took the session."""
+        """Write a session again whose record the store has lost. False if the record that it was taken may have expired."""
         since = self._since.get(sid)
         if since is None or self._clock() >= self._renewed_at + GONE_SECONDS:
             return False
@@ -227,7 +227,7 @@ class LeasedSessionKeeper(SessionKeeper):
     async def _keep_lease(self) -> None:
         failures = 0
         while True:
-            self._doubted.clear()
+            self._renew_now.clear()
             try:
                 await self.renew()
                 failures = 0
@@ -237,22 +237,22 @@ class LeasedSessionKeeper(SessionKeeper):
                 logger.log(level, "the lease of this node is not renewed", extra={"reason": str(error)})
             with suppress(TimeoutError):
                 async with asyncio.timeout(BETWEEN_ATTEMPTS.delay(failures, self._chance) if failures else RENEW_SECONDS):
-                    await self._doubted.wait()
+                    await self._renew_now.wait()
 
-    def doubt(self) -> None:
-        self._doubted.set()
+    def on_store_interrupted(self) -> None:
+        self._renew_now.set()
 
     async def renew(self) -> None:
         """Raises `Unavailable`."""
         asked_at = self._clock()
-        renewal = await self._leases.renew(LEASE_SECONDS, self._heard)
-        self._heard = tuple(order.sid for order in renewal.taken)
-        for order in renewal.taken:
-            self.obey(order)
+        renewal = await self._leases.renew(LEASE_SECONDS, self._received)
+        self._received = tuple(notice.sid for notice in renewal.taken)
+        for notice in renewal.taken:
+            self.end_taken(notice)
         if renewal.lease != self._persistent.lease:
-            # The others took this node for dead, or the store has lost its data. Those of its sessions that are still there are
-            # its own again. One that the store does not know is written as new, unless so much time has passed that the
-            # store would not know any more that it was taken or is over.
+            # The lease expired, or the store lost its data. Write all sessions again under the new lease. A session without a
+            # record is written as new, unless the last renewal is so long ago that the store's record that it was taken, or
+            # has ended, may have expired.
             self._persistent.lease = renewal.lease
             if asked_at >= self._renewed_at + GONE_SECONDS:
                 self._since = dict.fromkeys(self._since)
@@ -261,14 +261,14 @@ class LeasedSessionKeeper(SessionKeeper):
                 if session.sid in self._changed and (since := self._since[session.sid]) is not None:
                     self._began.setdefault(session.sid, since)
                 for stream in session.members or ():
-                    self._persistent.settle(session, stream)
+                    self._persistent.reconcile(session, stream)
         self._renewed_at = asked_at
 
-    # --- when its connection is gone ----------------------------------------------------------------------------------
+    # --- departures ---------------------------------------------------------------------------------------------------
 
     async def depart(self, session: "Session") -> None:
-        """Through the store, even if it is over: the application hears of it from the node that is given the expired session. A
-        session that was given away is none of this node's business any more."""
+        """Write the session to the store, even if it cannot be resumed: the node that takes the expired session reports it to
+        the application. A session that another node has taken is not written."""
         self._changed.pop(session.sid, None)
         if _outlives_node(session):
             await self._leave(session)
@@ -283,8 +283,8 @@ class LeasedSessionKeeper(SessionKeeper):
         if session.members:
             await self._presence.detach(session.sid, self._limits.presence_ttl)
 
-    def over(self, session: "Session", snapshot: SessionSnapshot) -> None:
-        """The application hears of it when it has answered what it was asked, and with what that changed."""
+    def on_revoked(self, session: "Session", snapshot: SessionSnapshot) -> None:
+        """Report the end to the application; for a departing session after its pending calls, with their changes."""
         if session.sid in self._departing:
             self._taken.add(session.sid)
             self._over.add(session.sid)
@@ -294,20 +294,20 @@ class LeasedSessionKeeper(SessionKeeper):
     async def _leave(self, session: "Session") -> None:
         while session.sid not in self._taken:
             if len(self._leaving) >= MAX_PENDING_DEPARTURES:
-                logger.error("a session that left is not written: too many wait", extra={"session": session.tag})
+                logger.error("departed session is not written: too many are pending", extra={"session": session.tag})
                 return
             departure = self._leaving[session.sid] = _Departure(session.snapshot(), lambda: self._time_left(session))
             self._write_soon()
-            if await departure.done == self._time_left(session):  # otherwise it was revoked while it was being written
+            if await departure.done == self._time_left(session):  # otherwise it was revoked during the write
                 return
 
     def _time_left(self, session: "Session") -> float:
         return self._limits.sessions_ttl if session.keeping else 0.0
 
-    # --- when a client comes back -------------------------------------------------------------------------------------
+    # --- resumed sessions ---------------------------------------------------------------------------------------------
 
     async def put_back(self, former: str, successor: str, snapshot: SessionSnapshot, revoked: bool) -> None:
-        """The store keeps the successor, and `former` is still as good: it was never written as live."""
+        """Nothing to undo without a revocation: `successor` was never written as live, so `former` can still be taken."""
         if not revoked:
             return
         departure = self._leaving[successor] = _Departure(snapshot, lambda: 0.0)
@@ -319,12 +319,12 @@ class LeasedSessionKeeper(SessionKeeper):
 
 
 def _outlives_node(session: "Session") -> bool:
-    """A client may come back to it, or an application must hear of its end."""
+    """A client may resume it, or its end must be reported to an application."""
     return session.extended or session.app is not None
 
 
 class WriteThroughLog(SessionLog):
-    """A session log that also tells the keeper which sessions have changed."""
+    """A session log that also reports changed sessions to the keeper."""
 
     def __init__(self, inner: SessionLog, keeper: LeasedSessionKeeper) -> None:
         self._inner = inner
@@ -363,7 +363,7 @@ class WriteThroughLog(SessionLog):
         self._inner.left(session, stream, member, events)
         self._keeper.changed(session)
 
-    # --- what changes nothing that is kept ---
+    # --- events that do not change a snapshot ---
 
     def passed(self, sid: str, snapshot: SessionSnapshot) -> None:
         self._inner.passed(sid, snapshot)
@@ -374,14 +374,14 @@ class WriteThroughLog(SessionLog):
     def revoked(self, sid: str, reason: str) -> None:
         self._inner.revoked(sid, reason)
 
-    async def ordered(self, order: RemoteDisconnect) -> None:
-        await self._inner.ordered(order)
+    async def disconnect_requested(self, request: RemoteDisconnect) -> None:
+        await self._inner.disconnect_requested(request)
 
     def expired(self, events: Sequence[PresenceEvent]) -> None:
         self._inner.expired(events)
 
-    def tell_again(self, sessions: Iterable["Session"]) -> None:
-        self._inner.tell_again(sessions)
+    def rewrite(self, sessions: Iterable["Session"]) -> None:
+        self._inner.rewrite(sessions)
 
     async def finish(self) -> None:
         await self._inner.finish()

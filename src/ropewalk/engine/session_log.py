@@ -28,7 +28,7 @@ from ropewalk.model.sessions import AppSide, SessionSnapshot
 from ropewalk.ports import Clock, Journal
 
 AT_ONCE = 500
-"""Rows that are handed over together."""
+"""Rows in one write."""
 
 CHANGES = 16384
 """Bytes of changes, beyond the size of the session itself, after which its full record is written again."""
@@ -43,19 +43,19 @@ class SessionLog:
     def connected(self, session: "Session") -> None: ...
     def restored(self, session: "Session", former: str) -> None: ...
     def passed(self, sid: str, snapshot: SessionSnapshot) -> None:
-        """The application accepted a client that is gone already, and has to be told so."""
+        """The application accepted a client that is gone already. Its end is reported to the application."""
 
     def changed(self, session: "Session", subscription: "Subscription | None" = None) -> None:
         """The application changed its state of the session, or of this subscription."""
 
     def disconnected(self, session: "Session", kept: bool, reason: str) -> None: ...
     def revoked(self, sid: str, reason: str) -> None:
-        """A kept session cannot be resumed any more."""
+        """A kept session can no longer be resumed."""
 
     def ended(self, sid: str) -> None:
-        """The session has ended, and the application was told if it had to be."""
+        """The session has ended, after the Disconnect call if one was needed."""
 
-    async def ordered(self, order: RemoteDisconnect) -> None:
+    async def disconnect_requested(self, request: RemoteDisconnect) -> None:
         """Returns when this row and all rows before it survive a crash. Raises `Unavailable`."""
 
     def subscribed(self, session: "Session", subscription: "Subscription") -> None: ...
@@ -64,11 +64,11 @@ class SessionLog:
     def left(self, session: "Session", stream: str, member: Member, events: Sequence[PresenceEvent]) -> None: ...
     def expired(self, events: Sequence[PresenceEvent]) -> None: ...
 
-    def tell_again(self, sessions: Iterable["Session"]) -> None:
-        """These live. Rows about them may be lost with a process that was to write them."""
+    def rewrite(self, sessions: Iterable["Session"]) -> None:
+        """Write these live sessions again: the process that writes the journal may have lost their rows."""
 
     async def finish(self) -> None:
-        """Hand over what waits, as far as that can be done; for the end of the node."""
+        """Hand over the waiting rows at shutdown, if possible."""
 
     def health(self) -> str:
         """Why the journal cannot be written now; "" while it can."""
@@ -119,9 +119,9 @@ class JournalSessionLog(SessionLog):
     def ended(self, sid: str) -> None:
         self._journal.write_nowait([self._row(RowKind.ENDED, sid)])
 
-    async def ordered(self, order: RemoteDisconnect) -> None:
-        detail = _text(DisconnectRequested(order.identifier, order.reconnect))
-        await self._journal.write([Row(RowKind.REVOKED, order.identifier, self._clock(), detail=detail)])
+    async def disconnect_requested(self, request: RemoteDisconnect) -> None:
+        detail = _text(DisconnectRequested(request.identifier, request.reconnect))
+        await self._journal.write([Row(RowKind.REVOKED, request.identifier, self._clock(), detail=detail)])
 
     def subscribed(self, session: "Session", subscription: "Subscription") -> None:
         streams = subscription.granted.streams
@@ -132,10 +132,10 @@ class JournalSessionLog(SessionLog):
 
     def joined(self, session: "Session", stream: str, member: Member, events: Sequence[PresenceEvent]) -> None:
         for event in events:
-            if event.type == "leave":  # it was another member there, and the last session of it
+            if event.type == "leave":  # the session was the last one of another member there
                 self._note(RowKind.LEFT, session, MembershipChanged.of(event.member, True), stream)
-        told = any(event.type == "join" for event in events)
-        self._note(RowKind.JOINED, session, MembershipChanged.of(member, told), stream)
+        announced = any(event.type == "join" for event in events)
+        self._note(RowKind.JOINED, session, MembershipChanged.of(member, announced), stream)
 
     def left(self, session: "Session", stream: str, member: Member, events: Sequence[PresenceEvent]) -> None:
         self._note(RowKind.LEFT, session, MembershipChanged.of(member, bool(events)), stream)
@@ -168,13 +168,13 @@ class JournalSessionLog(SessionLog):
 
 
 class ForwardedSessionLog(JournalSessionLog):
-    """The session log of a worker whose store process has the journal. That also writes which sessions were revoked: every
-    worker hears of the order."""
+    """The session log of a worker whose store process has the journal. The store process also writes the remote disconnects,
+    because every worker receives them."""
 
-    async def ordered(self, order: RemoteDisconnect) -> None: ...
+    async def disconnect_requested(self, request: RemoteDisconnect) -> None: ...
 
-    def tell_again(self, sessions: Iterable["Session"]) -> None:
-        """What the store process had not written when it ended is written with the whole session."""
+    def rewrite(self, sessions: Iterable["Session"]) -> None:
+        """Replaces the rows that a crashed store process had not written: each row contains the whole session."""
         rows = [self._row(RowKind.ALIVE, session.sid, _checkpoint(session)) for session in sessions]
         for begin in range(0, len(rows), AT_ONCE):
             self._journal.write_nowait(rows[begin : begin + AT_ONCE])
@@ -188,7 +188,7 @@ def _checkpoint(session: "Session", former: str = "") -> SessionCheckpoint:
 
 
 def _without_secrets(app: AppSide) -> AppSide:
-    """Without cookies and query strings: credentials do not belong into a file that analysts read."""
+    """Without cookies and query strings: credentials do not belong in a file that analysts read."""
     return replace(app, url=app.url.partition("?")[0], headers={})
 
 

@@ -42,37 +42,37 @@ class SessionNode(Protocol[S]):
         """True if it was granted."""
 
     def revocation(self, session: S, ids: str) -> RemoteDisconnect | None:
-        """The order that came for these ids while the session was opening, if any."""
+        """The remote disconnect of these ids that arrived while the session was opening, if any."""
 
     def accepted(self, session: S) -> None:
-        """It lives."""
+        """The session is live."""
 
     def opened(self, session: S) -> None:
-        """It was welcomed, or refused."""
+        """The session was welcomed or refused."""
 
-    def heard(self, session: S) -> None:
-        """Its client sent something."""
+    def note_activity(self, session: S) -> None:
+        """The client sent something."""
 
     def paused(self, session: S) -> None:
-        """Its client does not take what was written."""
+        """The client is not reading: writes are pending."""
 
     def dropped(self, session: S, subscription: Subscription) -> None:
-        """Nothing of this subscription is to be delivered any more."""
+        """Stop the deliveries of this subscription."""
 
     def dropped_all(self, session: S) -> None:
-        """The same for all subscriptions of a session that ends."""
+        """Stop the deliveries of all subscriptions of a session that ends."""
 
     def revoked(self, session: S, reason: str) -> None:
-        """It will not be kept although it would have been."""
+        """A departing session that would have been kept cannot be resumed."""
 
     def disconnected(self, session: S) -> None:
-        """Its connection is gone."""
+        """The connection is lost or closed."""
 
     def departing(self, session: S, reason: str) -> bool:
-        """It lived, and leaves. False if there is nothing more to do for it."""
+        """A live session ends. Returns False if no departure is needed."""
 
     async def depart(self, session: S) -> None:
-        """Keep it, or tell the application that it is over."""
+        """Keep the session, or report its end to the application."""
 
     def departed(self, session: S) -> None:
-        """That is done, or failed."""
+        """`depart` has finished or failed."""

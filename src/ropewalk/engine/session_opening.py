@@ -24,11 +24,11 @@ logger = logging.getLogger("ropewalk.session")
 MAX_FORMER_SIDS = 8  # former sids a session remembers
 
 MIN_RESUME_CHECK_SECONDS = 0.1
-"""Seconds between two looks at a session that is at work."""
+"""Minimum delay before a resume timeout is checked again."""
 
 
 class SessionOpener:
-    """`authenticators` are asked in order, and then the application, where there is one."""
+    """`authenticators` are tried in order, then the application, if there is one."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class SessionOpener:
     async def _authenticate(self, session: Session, request: ConnectRequest) -> None:
         answer = await self._identify(session, request)
         if answer is None and self._conversation is not None:
-            self._heartbeat.add(session)  # a client that hears nothing for too long comes back, to wait once more
+            self._heartbeat.add(session)  # without pings the client would reconnect during the call
             await self._conversation.connect(session, request)
             return
         if not isinstance(answer, Accepted):
@@ -77,11 +77,11 @@ class SessionOpener:
             session.end(closings.REFUSALS.get(answer.reason, closings.UNAUTHORIZED))
         elif session.accept(answer.ids, answer.expires_at):
             self._session_log.connected(session)
-            await self._keeper.known(session)
+            await self._keeper.wait_stored(session)
             session.link.send(session.link.codec.welcome(session.sid, None))
 
     async def _identify(self, session: Session, request: ConnectRequest) -> Accepted | Refused | None:
-        """None: none of those who are asked here knows the client."""
+        """Returns None if no authenticator recognises the credentials."""
         for authenticator in self._authenticators:
             answer = await authenticator.authenticate(request, session.sid)
             if answer is not None:
@@ -92,13 +92,13 @@ class SessionOpener:
         return bool(request.options.former_sid) and session.extended and self._limits.sessions_ttl > 0
 
     async def _restore(self, session: Session, request: ConnectRequest) -> bool:
-        """True if the session is restored (or was refused on the way); False if it has to begin anew."""
+        """Returns True if the session is restored, or was ended meanwhile; False if it must be authenticated as a new one."""
         former = request.options.former_sid
         snapshot = await self._keeper.find(former)
         if snapshot is None:
             self._stats.restores_missed += 1
             return False
-        standing = await self._standing(session, request, snapshot)
+        standing = await self._check_resume(session, request, snapshot)
         if standing is None:
             return False
         snapshot = await self._keeper.take(former, session.sid)
@@ -106,8 +106,8 @@ class SessionOpener:
             self._stats.restores_missed += 1
             return False
         if not session.accept(snapshot.ids, standing.expires_at):
-            # The client is gone again before it was welcomed, or it was ended meanwhile.
-            revoked = self._table.revocations.order_for(session.sid, snapshot.ids) is not None
+            # The client left, was disconnected, or exceeds a connection limit.
+            revoked = self._table.revocations.find(session.sid, snapshot.ids) is not None
             if revoked:
                 self._session_log.revoked(former, closings.REMOTE.reason)
             await self._keeper.put_back(former, session.sid, snapshot, revoked)
@@ -120,7 +120,7 @@ class SessionOpener:
             for name, granted in snapshot.subscriptions.items()
             if len(name.encode()) <= self._limits.max_identifier
         }
-        # It may be written, or leave again, before the store has handed its places over.
+        # Set before the store has moved the memberships: the session may be written or end before that.
         session.members = dict(snapshot.members) or None
         self._stats.sessions_restored += 1
         self._session_log.restored(session, former)
@@ -133,23 +133,23 @@ class SessionOpener:
             asyncio.get_running_loop().call_later(self._limits.resume_timeout, self._resume_timed_out, session)
         return True
 
-    async def _standing(self, session: Session, request: ConnectRequest, snapshot: SessionSnapshot) -> Accepted | None:
-        """How long a kept session may go on: as its token said, or as a newer one of the same client says. None: not now."""
+    async def _check_resume(self, session: Session, request: ConnectRequest, snapshot: SessionSnapshot) -> Accepted | None:
+        """The identity and expiry of a kept session, from its own token or a newer one of the same client. None: refused."""
         if request.token:
             answer = await self._identify(session, request)
             if isinstance(answer, Refused) or (answer is not None and not answer.anonymous):
                 return answer if isinstance(answer, Accepted) and answer.ids == snapshot.ids else None
         if snapshot.expires_at is not None and snapshot.expires_at <= self._clock():
             return None
-        if self._conversation is not None and not await self._conversation.fits(session, request, snapshot):
+        if self._conversation is not None and not await self._conversation.may_resume(session, request, snapshot):
             return None
         return Accepted(snapshot.ids, snapshot.expires_at)
 
     async def _readmit(self, session: Session, former: str, snapshot: SessionSnapshot) -> None:
-        """Back into the presence sets: unnoticed within the grace, with a join after it.
+        """Return to the presence sets: without an event within the grace period, with a join after it.
 
-        If its node died, what it holds in the store may be newer than the snapshot, and the snapshot may be from between the
-        two steps of an unsubscribe: who is not subscribed is no member.
+        If the former node crashed, the memberships in the store may be newer than the snapshot, and the snapshot may be from
+        between the two steps of an unsubscribe. So memberships without a subscription are left.
         """
         if not snapshot.members and not self._keeper.shared:
             return
@@ -163,7 +163,7 @@ class SessionOpener:
                 session.members = {other: held for other, held in (session.members or {}).items() if other != stream}
 
     def _resume_timed_out(self, session: Session) -> None:
-        """What waits in its inbox may be the claims: commands are handled one after another, and a store may be slow."""
+        """Abandon unclaimed subscriptions. A busy session is checked again later: its claims may be in the inbox."""
         if session.at_work:
             pause = max(self._limits.resume_timeout, MIN_RESUME_CHECK_SECONDS)
             asyncio.get_running_loop().call_later(pause, self._resume_timed_out, session)

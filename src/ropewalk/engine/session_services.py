@@ -50,5 +50,5 @@ def build_services(
     persistent = PersistentPresence(backend.presence, context.tasks, chance)
     leased = LeasedSessionKeeper(context, backend, backend.leases, persistent, disconnects, table)
     session_log = WriteThroughLog(session_log, leased)
-    presence = PresenceCommands(persistent, session_log, limits, stats, persistent.settle)
+    presence = PresenceCommands(persistent, session_log, limits, stats, persistent.reconcile)
     return SessionServices(context, joiner, presence, leased, session_log, disconnects)

@@ -1,4 +1,4 @@
-"""The sessions of a node: those that open, those that live, those that are being saved.
+"""The sessions of a node: opening, live and departing ones.
 
 Invariant: a remote disconnect applies to every session that began to open before it, and to none that began after it.
 """
@@ -30,7 +30,7 @@ class Sampler:
         self.rates: Mapping[str, float] = dict.fromkeys(RATES, 0.0)
 
     def totals(self) -> SessionTotals:
-        """Counted now where the sessions are one slice; as of the last sample where they are more."""
+        """Counted now if the sessions fit into one slice, otherwise from the last sample."""
         return self._count(self._sessions) if len(self._sessions) <= SLICE else self._totals
 
     async def sample(self, now: float) -> None:
@@ -59,7 +59,7 @@ class Sampler:
         return SessionTotals(subscriptions, outbox_bytes)
 
     def _count(self, sids: Iterable[str]) -> SessionTotals:
-        """Those of them that are still there."""
+        """Count those of them that are still live."""
         subscriptions = outbox_bytes = 0
         for sid in sids:
             session = self._sessions.get(sid)
@@ -71,7 +71,7 @@ class Sampler:
 
 SID_BYTES = 16
 AT_ONCE = 64
-"""Made together: to ask the system for random bytes costs about as much for many as for one."""
+"""Ids made per system call: random bytes for many cost about as much as for one."""
 
 
 class Sids:
@@ -92,7 +92,7 @@ def _sid(chance: bytes) -> str:
 
 
 class SessionTable:
-    """Each by its sid. Nobody knows yet who those are that open. A quick return waits for one that departs."""
+    """Sessions by sid. Opening ones are not authenticated yet. A client that resumes a departing session waits for it."""
 
     def __init__(self) -> None:
         self.opening: dict[str, Session] = {}
@@ -111,15 +111,15 @@ class SessionTable:
 
 
 class Revocations:
-    """Remote disconnects that arrived while sessions were opening and their identity was not known yet: each is kept while one
-    of those is still opening."""
+    """Remote disconnects that arrived while sessions were opening and their identity was not known yet. Each is kept until
+    all of those sessions have opened."""
 
-    __slots__ = ("_count", "_openings", "_orders")
+    __slots__ = ("_count", "_openings", "_requests")
 
     def __init__(self) -> None:
         self._count = 0
-        self._openings: dict[str, int] = {}  # sid → orders that had come before it; oldest first
-        self._orders: dict[str, tuple[int, RemoteDisconnect]] = {}  # by identifier; oldest first
+        self._openings: dict[str, int] = {}  # sid → number of earlier requests; oldest first
+        self._requests: dict[str, tuple[int, RemoteDisconnect]] = {}  # by identifier; oldest first
 
     def opening(self, sid: str) -> None:
         self._openings[sid] = self._count
@@ -128,24 +128,24 @@ class Revocations:
         """Known, refused or gone."""
         self._openings.pop(sid, None)
         oldest = next(iter(self._openings.values()), self._count)
-        while self._orders:
-            identifier, (number, _) = next(iter(self._orders.items()))
+        while self._requests:
+            identifier, (number, _) = next(iter(self._requests.items()))
             if number > oldest:
                 break
-            del self._orders[identifier]
+            del self._requests[identifier]
 
-    def add(self, order: RemoteDisconnect) -> None:
+    def add(self, request: RemoteDisconnect) -> None:
         if self._openings:
             self._count += 1
-            self._orders.pop(order.identifier, None)
-            self._orders[order.identifier] = (self._count, order)
+            self._requests.pop(request.identifier, None)
+            self._requests[request.identifier] = (self._count, request)
 
-    def order_for(self, sid: str, ids: str) -> RemoteDisconnect | None:
-        """The order that came for these ids since this one began to open."""
-        found = self._orders.get(ids)
+    def find(self, sid: str, ids: str) -> RemoteDisconnect | None:
+        """The request that arrived for these ids since this session began to open."""
+        found = self._requests.get(ids)
         if found is None or sid not in self._openings or found[0] <= self._openings[sid]:
             return None
         return found[1]
 
     def __len__(self) -> int:
-        return len(self._orders)
+        return len(self._requests)

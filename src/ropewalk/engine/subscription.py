@@ -15,10 +15,10 @@ Steps = list[Replay | Gap]
 
 
 class Subscription:
-    """Held (a restored one that has not claimed its history) or joined: then it is live, and `delivered` says from where on.
+    """Either held (restored, its history not claimed yet) or joined: then it is live, and `delivered` is set.
 
-    `delivered` is parallel to the granted streams: no history request brings a message that this connection already got.
-    `buffers` are what a held one keeps, by stream.
+    `delivered` is parallel to the granted streams: no history request sends a message that this connection already got.
+    `buffers` hold the messages of a held one, by stream.
     """
 
     __slots__ = ("buffers", "claimed", "delivered", "granted", "groups", "identifier")
@@ -42,7 +42,7 @@ class Subscription:
             self.groups = (*self.groups, *groups)
 
     def remove_streams(self, streams: Collection[str]) -> list[Group]:
-        """The groups that are to be left."""
+        """Returns the groups to leave."""
         kept = [index for index, stream in enumerate(self.granted.streams) if stream not in streams]
         left = [group for group in self.groups if group.stream in streams]
         self.granted = replace(self.granted, streams=tuple(self.granted.streams[index] for index in kept))
@@ -51,19 +51,19 @@ class Subscription:
             self.delivered = tuple(self.delivered[index] for index in kept)
         return left
 
-    def delivered_of(self, stream: str) -> Delivered | None:
+    def find_delivered(self, stream: str) -> Delivered | None:
         """None if it has no such stream, or is not live."""
         if self.delivered is None or stream not in self.granted.streams:
             return None
         return self.delivered[self.granted.streams.index(stream)]
 
-    def settle(self, pieces: Steps) -> Steps:
-        """The part of an answer that was not sent and will not come live; from now on it counts as sent."""
+    def take_unsent(self, pieces: Steps) -> Steps:
+        """The part of an answer that was not sent and will not come live. It is recorded as sent."""
         answer = pieces[0]
-        before = self.delivered_of(answer.stream)
+        before = self.find_delivered(answer.stream)
         if before is None:
             return []
-        if before.epoch != answer.epoch:  # it began while we listened, so that all of it came live
+        if before.epoch != answer.epoch:  # the epoch began after the join, so all of it was delivered live
             before = Delivered(answer.epoch, 1)
         self._set(self.granted.streams.index(answer.stream), with_sent(before, pieces))
         unsure = any(message.offset <= before.horizon for piece in pieces for message in piece.messages)
@@ -83,7 +83,7 @@ class Subscription:
 
 
 def with_sent(before: Delivered, pieces: Iterable[Replay | Gap]) -> Delivered:
-    """What is delivered once these are sent too. The messages of each are dense."""
+    """The record after these pieces are sent too. The messages of each are dense."""
     for piece in pieces:
         if piece.messages:
             before = before.add(piece.messages[0].offset, piece.messages[-1].offset)
@@ -93,6 +93,6 @@ def with_sent(before: Delivered, pieces: Iterable[Replay | Gap]) -> Delivered:
 def _undelivered(before: Delivered, piece: Replay | Gap) -> Replay | Gap:
     messages = tuple(message for message in piece.messages if before.is_missing(message.offset))
     if isinstance(piece, Gap) and piece.reason is GapReason.PARTIAL and piece.oldest >= before.live_from:
-        # A bounded answer that reaches up to what is live is all there is.
+        # A bounded answer that reaches the live messages is complete.
         return Replay(piece.stream, piece.epoch, piece.tip, messages)
     return replace(piece, messages=messages)

@@ -12,8 +12,8 @@ class Tasks:
     """The running tasks. A failure is logged and does not affect other tasks."""
 
     def __init__(self) -> None:
-        self._running: dict[asyncio.Task[None], None] = {}  # in the order in which they began, to cancel them in that order
-        self._loop: asyncio.AbstractEventLoop | None = None  # once known, not asked for with every task
+        self._running: dict[asyncio.Task[None], None] = {}  # in start order, which is also the order of cancellation
+        self._loop: asyncio.AbstractEventLoop | None = None  # cached, not looked up for every task
 
     def spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -22,9 +22,9 @@ class Tasks:
         return task
 
     def start(self, work: Coroutine[object, None, None]) -> asyncio.Task[None] | None:
-        """Run it now, up to its first wait. What is left then becomes a task; None if nothing is.
+        """Run `work` now up to its first suspension, and the rest as a task. Returns None if it has finished.
 
-        Up to there it is no task, so that nothing in it may ask for the current one (`asyncio.timeout` does).
+        The first part does not run in a task, so it must not use `asyncio.timeout` or the current task.
         """
         try:
             awaited = work.send(None)
@@ -38,7 +38,7 @@ class Tasks:
         return self.spawn(_finish(work, awaited))
 
     def start_soon(self, work: Callable[[], Coroutine[object, None, None]]) -> None:
-        """The same in the next turn of the event loop."""
+        """`start` in the next turn of the event loop."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         self._loop.call_soon(self._start, work)
@@ -63,7 +63,7 @@ async def _finish(work: Coroutine[object, None, None], awaited: object) -> None:
 
 @coroutine
 def _resume(work: Coroutine[object, None, None], awaited: object) -> Generator[object, None, None]:
-    """Goes on with a coroutine that waits for `awaited` already: the task that runs this waits in its place."""
+    """Continue a coroutine that is suspended at `awaited`: the task that runs this waits for it instead."""
     if isinstance(awaited, asyncio.Future):
         awaited._asyncio_future_blocking = True  # as if it was awaited here
     while True:

@@ -1,7 +1,7 @@
 """Tiered history: messages that left the hot history are read from the archive and joined to it.
 
-Invariant: an answer is dense or says where it is not. The hot part is read first and the cold part is fitted below it. What
-is published while the archive is read is delivered live.
+Invariant: an answer is dense, or a gap marks each hole. The hot part is read first, and the cold part ends where it begins.
+Messages published while the archive is read are delivered live.
 """
 
 import logging
@@ -28,8 +28,8 @@ logger = logging.getLogger("ropewalk.archive")
 
 
 class TieredStreams:
-    """Implements `ports.StreamStore` over a hot one. `limit`: cold messages in one answer; whoever wants more asks again. No
-    answer has more of them than its bytes allow."""
+    """Implements `ports.StreamStore` over a hot one. `limit`: cold messages in one answer, which is also limited in bytes. The
+    rest needs further requests."""
 
     def __init__(self, hot: StreamStore, archive: Archive, limit: int) -> None:
         self._hot = hot
@@ -65,7 +65,7 @@ class TieredStreams:
         if isinstance(hot, Replay) or hot.reason is not GapReason.TRIMMED:
             return hot
         first = position.offset + 1
-        return _joined(await self._read(HistoryRange(stream, hot.epoch, first, hot.oldest - 1, self._limit)), first, hot)
+        return _join(await self._read(HistoryRange(stream, hot.epoch, first, hot.oldest - 1, self._limit)), first, hot)
 
     async def since(self, stream: str, timestamp: float) -> Replay | Gap:
         hot = await self._hot.since(stream, timestamp)
@@ -73,10 +73,10 @@ class TieredStreams:
             return hot
         cold = await self._read_archive(HistoryRange(stream, hot.epoch, 1, hot.oldest - 1, self._limit, timestamp))
         if cold is None:
-            return hot  # not the same as nothing since then: that would make what is hot a complete answer
+            return hot  # an empty piece instead would make the hot part a complete answer
         first = cold.messages[0].offset if cold.messages else hot.oldest
-        answer = _joined(cold, first, hot)
-        # Nothing since then is missing before it only if the one before it is archived too, and older.
+        answer = _join(cold, first, hot)
+        # The answer is complete only if the message before it is archived too: then that one is older than `timestamp`.
         if first == 1 or (await self._read(HistoryRange(stream, hot.epoch, first - 1, first - 1, 1))).messages:
             return answer
         return replace(hot, oldest=first, rest=answer) if cold.messages else hot
@@ -94,30 +94,30 @@ class TieredStreams:
         return HistoryPage(stream, hot.epoch, hot.tip, oldest, messages, messages[-1].offset if more else None)
 
     async def _oldest(self, stream: str, hot: HistoryPage, begin: int) -> int:
-        """`begin` is archived; it is the oldest that is known where the archive cannot tell more."""
+        """The oldest archived offset. `begin`, which is archived, if the archive is unavailable."""
         first = await self._read(HistoryRange(stream, hot.epoch, 1, hot.oldest - 1, 1))
         return first.messages[0].offset if first.messages else begin
 
     async def _read(self, wanted: HistoryRange) -> ColdPiece:
-        """An archive that cannot answer is one that has nothing: the gap is said, and can be asked for again."""
+        """Read the archive, and treat an unavailable one as empty: the answer then has a gap, and can be requested again."""
         return await self._read_archive(wanted) or ColdPiece()
 
     async def _read_archive(self, wanted: HistoryRange) -> ColdPiece | None:
-        """None where the archive cannot answer."""
+        """Returns None if the archive is unavailable."""
         try:
             key = await self._hot.partition_key(wanted.stream)
             piece = await self._archive.read(key, wanted)
         except Unavailable as error:
-            # The archive itself logs its faults once; this comes with every client that asks.
+            # The archive logs its own failures once; this line is logged for every request.
             logger.debug("cold history is not available", extra={"stream": wanted.stream, "reason": str(error)})
             return None
         messages, more = limit_answer(piece.messages)
         return ColdPiece(messages, more or piece.more)
 
 
-def _joined(cold: ColdPiece, first: int, hot: Gap) -> Replay | Gap:
-    """Cold messages from `first` on, then what is hot, with a gap at each hole. `hot`: TRIMMED, with what is kept behind it."""
-    runs = _runs(cold.messages, first)
+def _join(cold: ColdPiece, first: int, hot: Gap) -> Replay | Gap:
+    """Cold messages from `first` on, then hot ones, with a gap at each hole. `hot`: a TRIMMED gap with the hot messages."""
+    runs = _split_at_holes(cold.messages, first)
     reached = cold.messages[-1].offset + 1 if cold.messages else first
     answer: Replay | Gap
     if cold.more:
@@ -134,8 +134,8 @@ def _joined(cold: ColdPiece, first: int, hot: Gap) -> Replay | Gap:
     return answer
 
 
-def _runs(messages: Sequence[Registered], first: int) -> list[tuple[Registered, ...]]:
-    """Cut at every hole, so that each run is dense; the first one begins at `first`, or is empty."""
+def _split_at_holes(messages: Sequence[Registered], first: int) -> list[tuple[Registered, ...]]:
+    """Split the messages at every hole into dense runs. The first run begins at `first`, or is empty."""
     runs: list[list[Registered]] = [[]]
     expected = first
     for message in messages:
@@ -147,12 +147,12 @@ def _runs(messages: Sequence[Registered], first: int) -> list[tuple[Registered, 
 
 
 def _up_to_hole(messages: Sequence[Registered]) -> tuple[Registered, ...]:
-    """A page ends where an offset is missing. The next one begins behind the hole, and its `oldest` says so."""
-    return _runs(messages, messages[0].offset)[0] if messages else ()
+    """The messages up to the first missing offset. The next page begins after the hole, as its `oldest` shows."""
+    return _split_at_holes(messages, messages[0].offset)[0] if messages else ()
 
 
 class TieredBackend:
-    """Implements `ports.Backend`: another one, whose streams reach back into the archive."""
+    """Implements `ports.Backend` over a hot one: adds the archive to its streams."""
 
     def __init__(self, hot: Backend, archive: Archive, limit: int) -> None:
         self._hot = hot

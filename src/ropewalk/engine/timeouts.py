@@ -1,7 +1,7 @@
-"""Pings and connection timeouts: unanswered pings, and connections that do not take what waits for them.
+"""Pings and connection timeouts: unanswered pings, and connections whose pending bytes are not taken.
 
-Time is counted in ticks of one task that all sessions share, and which runs only while something is watched. So neither a
-clock that is set nor a stalled event loop ends a connection: what its client sent meanwhile is read before the next tick.
+Time is counted in ticks of one task that all sessions share. It runs only while a session is watched. So neither a clock change
+nor a stalled event loop ends a connection: frames that the client sent meanwhile are read before the next tick.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ class Timeouts:
         self._running = False
 
     def pinged(self, session: "Session") -> None:
-        """The client owes an answer, counted from its oldest unanswered ping."""
+        """Start the pong timeout, counted from the oldest unanswered ping."""
         if self._pong_ticks:
             self._pinged.setdefault(session, self._now)
             self._run()
 
-    def heard(self, session: "Session") -> None:
+    def note_activity(self, session: "Session") -> None:
         self._pinged.pop(session, None)
 
     def paused(self, session: "Session") -> None:
-        """The connection takes no more for now. That it could be paused means that it took something before."""
+        """The connection takes no more for now. It took bytes before, so the write timeout starts here."""
         if self._write_ticks:
             self._paused[session] = self._now, -1
             self._run()
@@ -107,7 +107,7 @@ class Timeouts:
 
 
 def _ticks(seconds: float) -> int:
-    """At least `seconds` whenever between two ticks it begins; 0 switches the timeout off."""
+    """Ticks that take at least `seconds`, even if they begin between two ticks. 0 disables the timeout."""
     return ceil(seconds / TICK) + 1 if seconds > 0 else 0
 
 
@@ -136,7 +136,7 @@ class Heartbeat:
         self._wheels: dict[Beat, Wheel] = {}
 
     def beat(self, options: ClientOptions) -> Beat:
-        """What the client asked for; what it left open is the server's own."""
+        """The ping options of the client, with the server's defaults."""
         interval = self._limits.ping_interval if options.ping_interval is None else options.ping_interval
         return interval, options.ping_units or self._limits.ping_units
 
@@ -166,7 +166,7 @@ class Heartbeat:
             if codec not in frames:
                 frames[codec] = codec.ping(timestamp)
             session.link.send(frames[codec])
-            # Base clients answer native pings only. Behind an outbox a ping cannot be seen yet: there the write timeout counts.
+            # Base clients answer native pings only. A ping in an outbox is not sent yet: there the write timeout applies.
             if (session.extended or codec.native_pings) and not session.link.slow:
                 self._timeouts.pinged(session)
 

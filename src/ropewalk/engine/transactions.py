@@ -43,7 +43,7 @@ class NamedLocks:
 
 
 class Transactions:
-    """Implements `ports.Transactor`. `start` before anybody calls: it finishes what a crash left decided."""
+    """Implements `ports.Transactor`. Call `start` first: it finishes batches that were decided before a crash."""
 
     def __init__(
         self, publisher: Publisher, staging: Staging, read_rows: RowReader, ledger: TransactionLedger, clock: Clock
@@ -62,9 +62,9 @@ class Transactions:
                 await self._staging.discard(record.app, batch, pieces)
         for app in self._ledger.unfinished():
             try:
-                tally = await self._settle(app)
-                logger.info("transaction finished after a restart", extra={"app": app, **tally.shown()})
-            except RopewalkError as error:  # the application's next call tries again, and is told
+                tally = await self._finish_decided(app)
+                logger.info("transaction finished after a restart", extra={"app": app, **tally.as_dict()})
+            except RopewalkError as error:  # the application's next call retries, and gets the error
                 logger.error("transaction cannot be finished", extra={"app": app, "reason": str(error)})
 
     # --- staging ------------------------------------------------------------------------------------------------------
@@ -72,8 +72,8 @@ class Transactions:
     async def stage(self, app: str, batch: int, key: tuple[int, int, int], body: bytes) -> Staged:
         if self._ledger.is_finished(app, batch):
             return Staged(0, True)
-        rows = _without_numbers(await self._rows(body))
-        data = await _encoded(rows)
+        rows = _refuse_producers(await self._rows(body))
+        data = await _encode(rows)
         piece = StagedPiece(*key, len(data), await asyncio.to_thread(crc32, data))
         for other, number in self._ledger.make_room(app, batch, piece, self._clock()):
             logger.info("staged batch given up", extra={"app": other, "batch": number})
@@ -86,7 +86,8 @@ class Transactions:
         return Staged(len(rows), not counts)
 
     async def _rows(self, body: bytes) -> list[Publication]:
-        """All rows of a body, or its refusal; made in small steps, for a thread that makes objects would hold up everybody."""
+        """All rows of a body. Publications are built in small groups here, because a thread that builds them would hold the
+        GIL and block the event loop. Raises if the body is refused."""
         rows = await asyncio.to_thread(self._read_rows, body)
         made: list[Publication] = []
         for start in range(0, len(rows), MAX_GROUP_ROWS):
@@ -98,17 +99,17 @@ class Transactions:
 
     async def last_batch(self, app: str) -> int | None:
         async with self._apps.of(app):
-            await self._settle(app)
+            await self._finish_decided(app)
             return self._ledger.last(app)
 
     async def commit(self, app: str, batch: int, winners: Mapping[int, int], counts: Mapping[int, int]) -> Committed:
         async with self._apps.of(app):
-            await self._settle(app)
+            await self._finish_decided(app)
             last = self._ledger.last(app)
             if last is not None and batch <= last:
                 return Committed(0, 0, True, last)
             await self._decide(app, self._ledger.decide(app, batch, winners, counts))
-            tally = await self._settle(app)
+            tally = await self._finish_decided(app)
             return Committed(tally.published, tally.skipped, False, batch)
 
     async def _decide(self, app: str, decision: Decision) -> None:
@@ -121,10 +122,10 @@ class Transactions:
             self._ledger.undecide(app)
             self._ledger.mark_broken(app, decision.batch, broken)
             missing = sorted({(piece.part, piece.attempt) for piece in broken})
-            raise Conflict("what was staged is damaged", [{"part": part, "attempt": attempt} for part, attempt in missing])
+            raise Conflict("staged pieces are damaged", [{"part": part, "attempt": attempt} for part, attempt in missing])
 
-    async def _settle(self, app: str) -> "_Tally":
-        """Finish what is decided, whoever decided it."""
+    async def _finish_decided(self, app: str) -> "_Tally":
+        """Publish and finish the decided batch, if there is one. Its decision may be from an earlier call or start."""
         tally = _Tally()
         decision = self._ledger.decided(app)
         if decision is not None:
@@ -144,21 +145,21 @@ class Transactions:
     # --- rows without a transaction -----------------------------------------------------------------------------------
 
     async def produce(self, producer: str, first: int, body: bytes) -> Produced:
-        rows = _without_numbers(await self._rows(body))
-        async with self._producers.of(producer):  # a later request in between would make the rest of this one look known
+        rows = _refuse_producers(await self._rows(body))
+        async with self._producers.of(producer):  # a later request in between would turn the rest of this one into duplicates
             return await self._publish_rows(rows, producer, first)
 
     async def publish(self, body: bytes) -> Produced:
         rows = await self._rows(body)
         async with AsyncExitStack() as turns:
-            for producer in sorted({row.producer for row in rows} - {""}):  # in one order, so that two requests do not deadlock
+            for producer in sorted({row.producer for row in rows} - {""}):  # sorted, so that two requests do not deadlock
                 await turns.enter_async_context(self._producers.of(producer))
             return await self._publish_rows(rows)
 
     async def _publish_rows(self, rows: Sequence[Publication], producer: str = "", first: int = 0) -> Produced:
         tally = _Tally()
         for group in split_into_groups(rows):
-            await self._publish(_numbered(group, producer, first) if producer else group, tally)
+            await self._publish(_with_sequences(group, producer, first) if producer else group, tally)
             first += len(group)
         return Produced(tally.published, tally.skipped)
 
@@ -167,7 +168,7 @@ class Transactions:
         known = sum(receipt.duplicate for receipt in receipts)
         tally.skipped += known
         tally.published += len(receipts) - known
-        await asyncio.sleep(0)  # a publisher that does not wait would keep everybody else waiting
+        await asyncio.sleep(0)  # a publisher that never suspends would block other tasks
 
     def gauges(self) -> dict[str, float]:
         return self._ledger.gauges()
@@ -180,23 +181,23 @@ class _Tally:
         self.published = 0
         self.skipped = 0
 
-    def shown(self) -> dict[str, int]:
+    def as_dict(self) -> dict[str, int]:
         return {"published": self.published, "skipped": self.skipped}
 
 
-def _without_numbers(rows: Sequence[Publication]) -> Sequence[Publication]:
-    """Refused where the request itself numbers them."""
+def _refuse_producers(rows: Sequence[Publication]) -> Sequence[Publication]:
+    """Refuses rows with a producer: the request itself numbers its rows."""
     for index, row in enumerate(rows):
         if row.producer:
             raise MalformedPublication("the column producer is for rows that are published as they come", index)
     return rows
 
 
-def _numbered(group: Sequence[Publication], producer: str, first: int) -> list[Publication]:
+def _with_sequences(group: Sequence[Publication], producer: str, first: int) -> list[Publication]:
     return [msgspec.structs.replace(row, producer=producer, sequence=first + index) for index, row in enumerate(group)]
 
 
-async def _encoded(rows: Sequence[Publication]) -> bytes:
+async def _encode(rows: Sequence[Publication]) -> bytes:
     data = bytearray()
     for group in split_into_groups(rows):
         data += encode_group(group)

@@ -1,7 +1,7 @@
-"""Counts the history that waits in this process until clients take it, and bounds it.
+"""Counts and bounds the history that this process holds until clients receive it.
 
-Invariant: while more waits than may, no further history is read, for no client. Who takes nothing of it meanwhile does not keep
-the others waiting: it is disconnected, comes back and asks for what follows.
+Invariant: above the limit no further history is read, for any client. A client that receives nothing for `MAX_STALL_SECONDS`
+while others wait is disconnected; it can reconnect and request the rest.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from ropewalk.model.messages import Registered
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 5.0
-"""For how long a client may take nothing of its history while others wait for theirs."""
+MAX_STALL_SECONDS = 5.0
+"""How long a client may stop receiving its history while others wait for theirs."""
 
 
 class _Held:
-    """A part of an answer that a client has not taken, since a time of the event loop."""
+    """Part of an answer that a client has not received. `since`: event loop time."""
 
     __slots__ = ("link", "since")
 
@@ -32,12 +32,12 @@ class _Held:
 
 
 class WaitingHistory:
-    """`bytes` wait now; at `limit` clients wait until others have taken some. 0 is no limit."""
+    """`bytes` are held now. At `limit` clients wait until others have received theirs; 0 for no limit."""
 
-    def __init__(self, limit: int, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, limit: int, max_stall: float = MAX_STALL_SECONDS) -> None:
         self.bytes = 0
         self._limit = limit
-        self._patience = patience
+        self._max_stall = max_stall
         self._held: dict[_Held, None] = {}  # in the order of their times
         self._turns: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -47,12 +47,12 @@ class WaitingHistory:
         return 0 < self._limit <= self.bytes
 
     async def read(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask for one more answer when there is room for it."""
+        """Read one more answer when there is room for it."""
         await self._room()
         try:
             return await ask()
         finally:
-            self._wake()  # those who wait now may find that this client takes everything at once, or is gone
+            self._wake()  # the answer may take no room: the client receives it at once, or is gone
 
     async def _room(self) -> None:
         while self._full:
@@ -60,18 +60,18 @@ class WaitingHistory:
             turn: asyncio.Future[None] = loop.create_future()
             self._turns.append(turn)
             if self._timer is None:
-                self._timer = loop.call_later(self._patience, self._disconnect_overdue)
+                self._timer = loop.call_later(self._max_stall, self._disconnect_overdue)
             await turn
 
     async def drained(self, link: Link, messages: Sequence[Registered], written: int) -> None:
-        """As `Link.drained`; meanwhile these messages and so many bytes are kept for the client. At once on the fast path."""
+        """As `Link.drained`, and counts the messages and the written bytes meanwhile. Returns at once on the fast path."""
         if link.slow:
             with self.holding(link, written + memory_bytes(messages)):
                 await link.drained()
 
     @contextmanager
     def holding(self, link: Link, size: int) -> Iterator[None]:
-        """Count so many bytes."""
+        """Count `size` bytes as held."""
         held = _Held(link, asyncio.get_running_loop().time())
         self._held[held] = None
         self.bytes += size
@@ -93,11 +93,11 @@ class WaitingHistory:
                 places -= 1
 
     def _disconnect_overdue(self) -> None:
-        """As many as others wait for."""
+        """Disconnect stalled clients, at most one per waiting client."""
         loop, self._timer = asyncio.get_running_loop(), None
         if not self._turns:
             return
-        overdue = [held.link for held in self._held if loop.time() - held.since >= self._patience]
+        overdue = [held.link for held in self._held if loop.time() - held.since >= self._max_stall]
         for link in islice(overdue, len(self._turns)):
             link.overflow()
-        self._timer = loop.call_later(self._patience, self._disconnect_overdue)
+        self._timer = loop.call_later(self._max_stall, self._disconnect_overdue)

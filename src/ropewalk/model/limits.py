@@ -6,14 +6,14 @@ A default that is also the default of a setting is written here, and the setting
 from msgspec import Struct
 
 NAME_TEXT_GROWTH = 8
-"""How many times its size a stream's name may take in an identifier: control characters are escaped there, and a signed name
-is base64 of that."""
+"""Maximum growth factor of a stream's name in an identifier: control characters are escaped, and a signed name is base64 of
+that."""
 
 IDENTIFIER_OVERHEAD_BYTES = 256
 """Bytes of an identifier beside the stream's name: the channel's name and the signature."""
 
-LEAST_MEMORY = 30.0
-"""Seconds for which a stream without history is remembered at least, so that it outlives reconnects of its clients."""
+MIN_IDLE_SECONDS = 30.0
+"""Minimum seconds that a stream without history is kept, so that it outlives reconnects of its clients."""
 
 
 class Limits(Struct, frozen=True):
@@ -75,7 +75,7 @@ class StoreLimits(Struct, frozen=True):
 
     def idle_ttl(self, history_ttl: float) -> float:
         """After how long without publications a stream is forgotten. It outlives its own history."""
-        return max(1.0, self.idle_factor) * max(history_ttl, self.dedup_ttl, LEAST_MEMORY)
+        return max(1.0, self.idle_factor) * max(history_ttl, self.dedup_ttl, MIN_IDLE_SECONDS)
 
 
 STORE_LIMITS = StoreLimits()

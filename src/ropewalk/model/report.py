@@ -38,7 +38,7 @@ class NodeReport(Struct, frozen=True):
     """The state of a node. A node of several processes has a report for each, and `core.node_reports` merges them.
 
     Args:
-        problems: sentences that name what is down; empty for a healthy node.
+        problems: sentences that name failed parts; empty for a healthy node.
         impairments: problems that do not stop the node from serving.
         streams_listened: number of streams with a subscriber here.
         history_waiting_bytes: history that clients have requested and not taken.

@@ -83,7 +83,7 @@ class LeaveRing(Struct, frozen=True, tag="leave"):
 
 
 class Lost(Struct, frozen=True):
-    """A shard that is lost with its holder, and the generation in which it restarts empty."""
+    """A shard that was lost with its holder. It restarts empty as `generation`."""
 
     shard: int
     generation: int

@@ -122,7 +122,7 @@ class SessionWrite(Struct, frozen=True):
 
     Args:
         version: grows with each write of a node, so that the store ignores older writes that arrive late.
-        ttl: seconds for which the session can be resumed after its connection or its node is gone; 0 for not at all.
+        ttl: seconds that the session can be resumed after its connection or its node is lost; 0 if it cannot.
         live: whether it is connected; if not, `ttl` begins now.
         began: when the session began if this is the first write of it, else None.
     """

@@ -38,7 +38,7 @@ def test_reading_pauses_above_the_byte_limit_and_resumes_below_the_low_mark() ->
 
 async def test_inbox_settles_at_a_frame_that_waits_and_at_its_end() -> None:
     inbox = Inbox(lambda hold: None)
-    settled = asyncio.create_task(inbox.settled())
+    settled = asyncio.create_task(inbox.wait_idle())
     for _ in range(2):
         inbox.put(b"x")
     await settle()
@@ -50,7 +50,7 @@ async def test_inbox_settles_at_a_frame_that_waits_and_at_its_end() -> None:
     await settle()
     assert settled.done()
     inbox.finished()
-    again = asyncio.create_task(inbox.settled())
+    again = asyncio.create_task(inbox.wait_idle())
     await settle()
     assert not again.done()
     inbox.end()

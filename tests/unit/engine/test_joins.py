@@ -418,7 +418,7 @@ async def test_messages_without_a_position_do_not_overflow_a_join() -> None:
 
 
 async def test_lost_connection_leaves_many_streams_in_slices_and_gets_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joins, "DROPPED_AT_ONCE", 4)
+    monkeypatch.setattr(joins, "DROP_SLICE", 4)
     streams = [f"s/{number}" for number in range(20)]
     async with Workbench() as bench:
         lost, other = await bench.subscribed(*streams), await bench.subscribed("s/19")
@@ -434,7 +434,7 @@ async def test_lost_connection_leaves_many_streams_in_slices_and_gets_nothing_mo
 async def test_closed_connection_with_many_streams_gets_earlier_messages_and_then_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(joins, "DROPPED_AT_ONCE", 4)
+    monkeypatch.setattr(joins, "DROP_SLICE", 4)
     async with Workbench() as bench:
         client = await bench.subscribed(*(f"s/{number}" for number in range(20)))
         await bench.node.broker.publish([Publication("s/0", b"1"), Publication("s/19", b"2")])

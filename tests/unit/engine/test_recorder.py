@@ -8,7 +8,7 @@ import pytest
 
 from ropewalk.adapters.journals.arrow import ArrowJournal
 from ropewalk.core.rules import Rulebook
-from ropewalk.engine.recorder import CLAIM_SECONDS, ROWS_AT_ONCE, QueuedNotes, Recorder
+from ropewalk.engine.recorder import CLAIM_SECONDS, MAX_READ_ROWS, QueuedNotes, Recorder
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.journal import Row
 from ropewalk.model.messages import Publication
@@ -113,11 +113,11 @@ async def test_more_rows_than_one_batch_are_recorded_in_order(tmp_path: Path) ->
     async with journals.running(tmp_path, cluster.clock) as (journal, _):
         recorder = cluster.recorder(one, journal)
         await recorder.record()
-        await publish(one, "s", 1, ROWS_AT_ONCE + 10)
+        await publish(one, "s", 1, MAX_READ_ROWS + 10)
         await recorder.stop()  # not started: no effect
-        assert await recorder.record() == ROWS_AT_ONCE
+        assert await recorder.record() == MAX_READ_ROWS
         assert await recorder.record() == 10
-        assert dense((await recorded(journal))["s"], ROWS_AT_ONCE + 10)
+        assert dense((await recorded(journal))["s"], MAX_READ_ROWS + 10)
 
 
 async def test_rows_dropped_by_a_full_queue_are_counted_and_the_rest_recorded(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ropewalk.adapters.backends.memory.sessions import MemorySessions
 from ropewalk.core.rules import Rulebook
 from ropewalk.engine.persistent_presence import PersistentPresence
-from ropewalk.engine.session_leases import KNOWN_SECONDS, LEASE_SECONDS, RENEW_SECONDS, WRITE_SECONDS
+from ropewalk.engine.session_leases import FIRST_WRITE_SECONDS, LEASE_SECONDS, RENEW_SECONDS, WRITE_SECONDS
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.tasks import Tasks
 from ropewalk.model.errors import Unanswered
@@ -158,7 +158,7 @@ def test_welcome_waits_for_a_near_store_up_to_a_limit() -> None:
         node = await cluster.node()
         assert isinstance(node.backend, UnreliableBackend)
         node.backend.leases.same_host = True
-        for cut, seconds in ((False, 0.2), (True, KNOWN_SECONDS)):
+        for cut, seconds in ((False, 0.2), (True, FIRST_WRITE_SECONDS)):
             link_of(node).latency, link_of(node).cut = 0.1, cut
             client = node.open_connection()
             await asyncio.sleep(0.1)
@@ -724,7 +724,7 @@ def test_member_that_left_during_an_outage_is_removed_after_it() -> None:
         link_of(node).cut = True
         client.session.connection_lost()
         client.session.members = None
-        PersistentPresence(node.backend.presence, tasks, Random(1).random).settle(client.session, "s")
+        PersistentPresence(node.backend.presence, tasks, Random(1).random).reconcile(client.session, "s")
         await asyncio.sleep(LEASE_SECONDS - RENEW_SECONDS - 0.5)  # the node is not declared dead
         link_of(node).cut = False
         await asyncio.sleep(2 * LEASE_SECONDS)

@@ -250,7 +250,7 @@ async def test_sessions_lost_with_the_store_process_are_written_again() -> None:
         await client.send(command="join", identifier=public("a"), presence=BO)
         journaled.journal.rows.clear()  # lost with the store process
         worker_log = ForwardedSessionLog(journaled.journal, journaled.clock)
-        worker_log.tell_again(journaled.bench.node.sessions.live.values())
+        worker_log.rewrite(journaled.bench.node.sessions.live.values())
         assert journaled.kinds(client) == ["alive"]
         after = journaled.crash()
         snapshot = await after.backend.sessions.take(client.sid)

@@ -84,7 +84,7 @@ async def test_client_that_takes_all_at_once_leaves_its_room_to_the_next() -> No
 
 async def test_client_that_takes_nothing_is_disconnected_when_another_waits_for_room() -> None:
     async with Workbench() as bench:
-        waiting, clients = WaitingHistory(2 * SIZE, patience=0.0), [await slow(bench) for _ in range(2)]
+        waiting, clients = WaitingHistory(2 * SIZE, max_stall=0.0), [await slow(bench) for _ in range(2)]
         held = [hold(waiting, client) for client in clients]
         await settle()
         assert [client.connection.closed for client in clients] == [None, None]

@@ -26,8 +26,8 @@ MAX_UNIDENTIFIED = 4096
 """Connections without a detected protocol. A client sends its first bytes within a round trip, so only a flood reaches this."""
 
 MAX_UNDECIDED = 256
-"""Broky connections to a node of a ring that have not proved the key and are not counted as clients. A node proves it within two
-round trips."""
+"""Broky connections to a node of a ring that have not proved the key and are not counted as clients. A node proves it within
+two round trips."""
 
 CROWDED_IDLE_TIMEOUT = 1.0
 """How long an HTTP connection is kept open between requests while all their places are taken."""

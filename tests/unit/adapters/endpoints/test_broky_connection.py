@@ -60,7 +60,7 @@ class Session:
         self.waiting += 1
 
     def wait_idle(self) -> Awaitable[None] | None:
-        return self.inbox.settled() if self.waiting else None
+        return self.inbox.wait_idle() if self.waiting else None
 
     def take(self) -> bytes:
         self.waiting -= 1
