@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import count
 
 import pytest
@@ -19,11 +19,13 @@ from ropewalk.core.stats import Stats
 from ropewalk.engine.broker import Broker
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, Replay
-from ropewalk.model.messages import Position, Publication
+from ropewalk.model.messages import Position, Publication, build_transient, expand_runs
 from ropewalk.model.rules import StreamRules
+from ropewalk.model.sessions import EndRequest
 from ropewalk.ports import NodeName
 from tests.conformance.nats_nodes import history
 from tests.services import NatsServer, nats_server
+from tests.waiting import until
 
 pytestmark = pytest.mark.tier("standard")
 
@@ -34,6 +36,14 @@ class ForgetfulLink(NatsLink):
     lose_one = False
     behind = 0
     last_behind: Stored | None = None
+    during_send: Callable[[], None] | None = None
+
+    async def send(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
+        if self.during_send is not None:
+            call, self.during_send = self.during_send, None
+            call()
+            raise Unavailable("not sent")
+        await super().send(subject, payload, headers)
 
     async def request(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> Msg:
         answer = await super().request(subject, payload, headers)
@@ -142,6 +152,23 @@ BETWEEN_KILLS = 200
 """Acknowledged publications."""
 
 SECONDS = 60.0
+
+
+async def test_transient_message_that_is_published_during_a_failed_send_is_sent(backends: list[NatsBackend]) -> None:
+    one, two = backends
+    received: list[bytes] = []
+
+    async def ignore(request: EndRequest) -> int:
+        return 0
+
+    await two.feed.start(lambda messages: received.extend(each.payload for each in expand_runs(messages)), ignore)
+    await two.feed.listen("a")
+    lost, sent = (build_transient(Publication("a", payload), time.time()) for payload in (b"lost", b"sent"))
+    assert isinstance(one.link, ForgetfulLink)
+    one.link.during_send = lambda: one.feed.publish([sent])
+    one.feed.publish([lost])
+    await until(lambda: received)
+    assert received == [b"sent"]
 
 
 @pytest.mark.tier("all")

@@ -85,6 +85,14 @@ class SessionConformance(BackendRig):
             assert await backend.sessions.take_expired(10) == []
             assert await backend.sessions.take("known") is None
 
+    async def test_session_that_began_after_a_revocation_is_reported_as_expired(self) -> None:
+        async with self.running() as backend:
+            await backend.sessions.revoke(SNAPSHOT.ids, True)
+            await backend.sessions.save("sid", SNAPSHOT, 10)
+            await self.advance(10)
+            await backend.sweep()
+            assert await backend.sessions.take_expired(10) == [("sid", SNAPSHOT)]
+
     async def test_session_that_was_requested_too_late_is_reported_as_expired(self) -> None:
         async with self.running() as backend:
             await backend.sessions.save("sid", KNOWN, 10)

@@ -137,13 +137,17 @@ class NatsFeed:
         try:
             while self._outgoing:
                 waiting, self._outgoing = self._outgoing, []
-                for run in _group_runs(waiting, self._link.max_batch_bytes):
-                    shard = self._shard_for(run.stream)
-                    await self._send_run(shard.names.live_in(shard.generation, run.stream), run)
-        except RopewalkError as error:
-            logger.debug("transient messages are lost", extra={"reason": str(error)})
+                await self._send_waiting(waiting)
         finally:
             self._sending = None
+
+    async def _send_waiting(self, waiting: Sequence[Registered]) -> None:
+        try:
+            for run in _group_runs(waiting, self._link.max_batch_bytes):
+                shard = self._shard_for(run.stream)
+                await self._send_run(shard.names.live_in(shard.generation, run.stream), run)
+        except RopewalkError as error:
+            logger.debug("transient messages are lost", extra={"reason": str(error)})
 
     async def _send_run(self, subject: str, run: runs.Run) -> None:
         try:

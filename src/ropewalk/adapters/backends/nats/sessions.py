@@ -139,7 +139,7 @@ class NatsSessions:
                 away = self.copy.is_away if due[-1] in early else self.copy.is_over
                 record = await self._end(due[-1], away)
                 sid = due.pop()
-                if record is not None and not self.copy.is_revoked(record):
+                if record is not None:  # also a revoked one: only who removes it reports it
                     given.append((sid, _snapshots.decode(record.snapshot)))
         except Unavailable as error:
             if not given:
