@@ -8,13 +8,15 @@ from typing import cast
 from ropewalk.adapters.endpoints.broky_connection import BrokyConnection
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
 from ropewalk.adapters.endpoints.broky_shared import BrokyClients, BrokyOptions, BrokyShared
-from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS, HeadTimeouts
+from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS, HeadTimeouts, UnfinishedFrames
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.websocket import Open
 from ropewalk.core.stats import Stats
 from ropewalk.protocol.proxies import Peer
 
 HELLO_SECONDS = 5.0
+MAX_UNFINISHED_BYTES = 256 << 20
+"""Of incomplete frames of all connections, as of incomplete HTTP bodies."""
 
 
 class BrokyEndpoint:
@@ -31,7 +33,7 @@ class BrokyEndpoint:
         turns: LoopTurns,
     ) -> None:
         timeouts, write_timeouts = HeadTimeouts(HELLO_SECONDS), HeadTimeouts(options.write_timeout)
-        messages = HeadTimeouts(MESSAGE_SECONDS)
+        messages = UnfinishedFrames(MESSAGE_SECONDS, MAX_UNFINISHED_BYTES)
         self._shared = BrokyShared(open_session, clients, pushes, stats, options, timeouts, write_timeouts, turns, messages)
         self._connections: set[BrokyConnection] = set()
         self._undecided: dict[BrokyConnection, None] = {}  # oldest first

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
-from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
+from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts, UnfinishedFrames
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.websocket import Open
@@ -111,7 +111,7 @@ class BrokyShared:
     timeouts: HeadTimeouts
     write_timeouts: HeadTimeouts
     turns: LoopTurns
-    message_timeouts: HeadTimeouts
+    message_timeouts: UnfinishedFrames
 
     @property
     def max_frame(self) -> int:

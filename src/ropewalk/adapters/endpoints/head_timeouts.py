@@ -49,16 +49,37 @@ class HeadTimeouts:
         self._timer = None if first is None else loop.call_at(first, self._look)
 
 
+class UnfinishedFrames(HeadTimeouts):
+    """Timeouts of incomplete frames. They also end early, the oldest first, if all together hold more than `limit` bytes."""
+
+    def __init__(self, seconds: float, limit: int) -> None:
+        super().__init__(seconds)
+        self._limit = limit
+        self._bytes = 0
+        self._ending = False
+
+    def hold(self, more: int) -> None:
+        """A frame holds so many bytes more than before."""
+        self._bytes += more
+        if more > 0 and self._bytes > self._limit and not self._ending:
+            oldest = next(iter(self._until))
+            self._ending = True  # a frame that is not late for its own fault begins again
+            self.end(oldest)
+            oldest.time_out()
+            self._ending = False
+
+
 class FrameWatch:
     """Calls `late` for a frame that stays incomplete for too long. Call `look` whenever frames were handled."""
 
-    __slots__ = ("_held", "_late", "_timeouts", "_unhandled")
+    __slots__ = ("_bytes", "_held", "_late", "_timeouts", "_unhandled")
 
-    def __init__(self, timeouts: HeadTimeouts, unhandled: ReadAhead, late: Callable[[], None]) -> None:
+    def __init__(self, timeouts: UnfinishedFrames, unhandled: ReadAhead, late: Callable[[], None]) -> None:
         self._timeouts = timeouts
         self._unhandled = unhandled
         self._late = late
         self._held: bytearray | None = None
+        self._bytes = 0
 
     def look(self) -> None:
         """Each frame has its own timeout."""
@@ -68,12 +89,17 @@ class FrameWatch:
             if held is not None:
                 self._held = held
                 self._timeouts.begin(self)
+        if held is not None:
+            more, self._bytes = len(held) - self._bytes, len(held)
+            self._timeouts.hold(more)
 
     def end(self) -> None:
         if self._held is not None:
             self._held = None
             self._timeouts.end(self)
+            self._timeouts.hold(-self._bytes)
+            self._bytes = 0
 
     def time_out(self) -> None:
-        self._held = None
+        self.end()
         self._late()

@@ -88,4 +88,5 @@ class ReadAhead:
 
     def clear(self) -> None:
         self._following.clear()
+        self._splitter.clear()
         self.data, self.at, self.size = b"", 0, 0

@@ -75,6 +75,9 @@ class FrameSplitter:
         """The beginning of an incomplete frame: one object for each frame."""
         return self._held or None
 
+    def clear(self) -> None:
+        self._held = bytearray()
+
     def hold(self, data: bytes, start: int) -> None:
         """Keep the beginning of a frame, up to the end of `data`."""
         if start < len(data):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ropewalk.adapters.endpoints import broky
 from ropewalk.adapters.endpoints.admission import ConnectionAdmission
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.broky_connection import MAX_BATCH_BYTES
@@ -22,6 +23,7 @@ from ropewalk.adapters.endpoints.turns import TURN_SECONDS, LoopTurns
 from ropewalk.core.stats import Stats
 from ropewalk.engine.inbox import MAX_FRAMES, Inbox
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection
 from ropewalk.protocol.broky.forwarding import MIN_RUN_BYTES
@@ -413,3 +415,23 @@ async def test_frame_of_a_client_that_is_not_read_is_not_timed_out(loop_clock: M
     assert wire.reads
     await pass_time(loop_clock, MESSAGE_SECONDS)
     assert session.timed_out == 1
+
+
+async def test_incomplete_frames_of_all_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest connection ends when the limit is exceeded, and its memory is free for others."""
+    monkeypatch.setattr(broky, "MAX_UNFINISHED_BYTES", 50_000)
+    endpoint = Endpoint(key="key")
+    frame = encode_run(build_run(b"a", [b"x" * 20_000]))
+    wires: list[Wire] = []
+    for _ in range(10):
+        wire, _ = await endpoint.connected()
+        wires.append(wire)
+        wire.receive(frame[:10_000])
+        wire.receive(frame[10_000:20_000])
+    ended = [bool(wire.writes) for wire in wires]
+    assert ended == [True] * 8 + [False] * 2
+    assert endpoint.stats.refusals[Refusal.MESSAGE_TIMEOUT] == 8
+    for wire in wires[8:]:
+        wire.receive(frame[20_000:])
+    await asyncio.sleep(0)
+    assert len(endpoint.register.payloads) == 2

@@ -39,3 +39,12 @@ def test_small_chunks_are_joined() -> None:
         ahead.pass_by(len(ping))
     assert max(map(len, pieces)) >= SMALL
     assert ahead.size == 0
+
+
+def test_cleared_input_holds_no_incomplete_frame() -> None:
+    ahead = ReadAhead(100)
+    ahead.put(encode(Ping(1))[:-1])
+    assert ahead.frame() == b""
+    assert not ahead.empty
+    ahead.clear()
+    assert ahead.empty
