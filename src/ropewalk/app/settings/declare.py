@@ -206,7 +206,7 @@ _KEY = "setting"
 # Up to the last @: a password may contain any other character, even unescaped.
 _CREDENTIALS = re.compile(r"(?s)(://).*@")
 _ADDRESS_CREDENTIALS = re.compile(r"(?s)^([\w+.-]*://)?.*@")
-_PASSWORD_PARAMETER = re.compile(r"(?<=[?&]password=)[^&,]+")  # of a redis:// URL
+_SECRET_PARAMETER = re.compile(r"(?i)([?&][\w.-]*(?:pass|token|secret|key|auth|sig|credential)[\w.-]*=)[^&,]+")
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ class Setting:
         shown = self.declared.kind.show(value)
         if not self.declared.address:
             return _CREDENTIALS.sub(r"\1(set)@", shown)
-        return _ADDRESS_CREDENTIALS.sub(r"\1(set)@", _PASSWORD_PARAMETER.sub("(set)", shown))
+        return _ADDRESS_CREDENTIALS.sub(r"\1(set)@", _SECRET_PARAMETER.sub(r"\1(set)", shown))
 
     def hides(self, value: Value) -> bool:
         """Whether `show` leaves out a secret."""

@@ -267,7 +267,9 @@ class LimitSettings:
         "Maximum bytes of a stream name; --max_identifier should be 8 times as large.",
         positive=True,
     )
-    max_member_info: int = size(_SESSION.max_member_info, "Maximum bytes of the info of a presence member.", positive=True)
+    max_member_info: int = size(
+        _SESSION.max_member_info, "Maximum bytes of the id and of the info of a presence member.", positive=True
+    )
 
 
 @dataclass(frozen=True)

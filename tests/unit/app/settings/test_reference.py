@@ -59,6 +59,7 @@ def test_password_inside_a_url_is_hidden(tmp_path: Path, subtests: pytest.Subtes
         ("enats_cluster", "me:hush@127.0.0.1", "(set)@127.0.0.1"),
         ("enats_cluster_routes", "nats://me:hush@a,me:hush@b", "nats://(set)@b"),
         ("rpc_host", "me:hush@a:50051", "(set)@a:50051"),
+        ("rpc_host", "http://a/rpc?token=hush&v=2&Api-Key=hush", "http://a/rpc?token=(set)&v=2&Api-Key=(set)"),
     ],
 )
 def test_password_in_an_address_is_hidden(name: str, value: str, shown: str, tmp_path: Path) -> None:

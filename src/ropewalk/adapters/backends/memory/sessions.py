@@ -229,10 +229,12 @@ class MemorySessions:
             at = self._clock() if at is None else at
             self._revoked[ids] = max((at, reconnect), self._revoked.get(ids, (0.0, True)))
             self._revocations.set(ids, self._clock() + REMEMBERED)
-        return self.revoke_each(
-            (sid for sid in self.of_identity(ids) if (of := self._records[sid]).deadline is not None or of.node not in without),
-            reconnect,
-        )
+        return self.revoke_each((sid for sid in self.of_identity(ids) if not self._is_at(without, sid)), reconnect)
+
+    def _is_at(self, nodes: Collection[str], sid: str) -> bool:
+        """Whether the session lives on one of these nodes, or was taken by one of them."""
+        record = self._records[sid]
+        return record.node in nodes and (record.deadline is None or record.version == 0)
 
     def revoke_each(self, sids: Iterable[str], reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
         """Those of them that are still there."""

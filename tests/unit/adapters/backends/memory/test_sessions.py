@@ -3,14 +3,17 @@
 import pytest
 
 from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.adapters.backends.memory.sessions import MemorySessions
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import LimitReached
-from ropewalk.model.limits import StoreLimits
+from ropewalk.model.limits import STORE_LIMITS, StoreLimits
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import SessionSnapshot
+from ropewalk.model.sessions import SessionSnapshot, SessionWrite
 from ropewalk.testing.clock import ManualClock
+
+SNAPSHOT = SessionSnapshot("ids", {})
 
 
 async def test_oldest_session_is_dropped_beyond_the_limit() -> None:
@@ -67,3 +70,12 @@ async def test_every_session_is_returned_at_shutdown_when_as_many_have_expired_a
     ended = await backend.sessions.take_abandoned()
     assert sorted(sid for sid, _ in ended) == ["0", "1", "2", "3", "4", "5"]
     assert stats.app_disconnects_dropped == 0
+
+
+def test_node_that_has_just_taken_a_session_revokes_it_itself() -> None:
+    """Only that node knows whether its application already knows the session."""
+    sessions = MemorySessions(ManualClock(), STORE_LIMITS, Stats(), lambda node, notice: None)
+    sessions.write("one", SessionWrite("old", SNAPSHOT, 1, 60.0, began=0.0))
+    assert sessions.take("two", "old", "new") == SNAPSHOT
+    assert sessions.revoke("ids", True, without={"two"}) == []
+    assert sessions.revoke("ids", True, without={"one"}) == [("new", SNAPSHOT)]
