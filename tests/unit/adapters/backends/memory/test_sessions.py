@@ -75,7 +75,7 @@ async def test_every_session_is_returned_at_shutdown_when_as_many_have_expired_a
 def test_node_that_has_just_taken_a_session_revokes_it_itself() -> None:
     """Only that node knows whether its application already knows the session."""
     sessions = MemorySessions(ManualClock(), STORE_LIMITS, Stats(), lambda node, notice: None)
-    sessions.write("one", SessionWrite("old", SNAPSHOT, 1, 60.0, began=0.0))
+    sessions.write("one", SessionWrite("old", SNAPSHOT, 1, 60.0, began=1.0))
     assert sessions.take("two", "old", "new") == SNAPSHOT
     assert sessions.revoke("ids", True, without={"two"}) == []
     assert sessions.revoke("ids", True, without={"one"}) == [("new", SNAPSHOT)]
