@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ropewalk.adapters.backends.memory.presence import MemoryPresence
 from ropewalk.adapters.backends.memory.sessions import MemorySessions
+from ropewalk.adapters.backends.memory.store import MemoryPresence
 from ropewalk.adapters.backends.workers.store import LeasedSessions
 from ropewalk.core.cursor import Cursor, Step
 from ropewalk.core.idempotency import Registrations

@@ -22,7 +22,7 @@ from ropewalk.adapters.endpoints.sse import SseEndpoint
 from ropewalk.adapters.endpoints.store_proxy import StoreProxy
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint, WebSocketOptions
-from ropewalk.adapters.metrics.prometheus import MetricsPage
+from ropewalk.adapters.metrics import MetricsPage
 from ropewalk.app.backends import ChosenBackend, build_backend
 from ropewalk.app.broadcasters import Broadcasters, build_broadcasters
 from ropewalk.app.embedded_nats import EmbeddedNats, build_embedded_nats

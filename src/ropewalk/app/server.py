@@ -15,7 +15,7 @@ from ropewalk import __version__
 from ropewalk.adapters.endpoints.acceptor import Acceptor
 from ropewalk.adapters.endpoints.admission import HTTP_RESERVE, MAX_UNIDENTIFIED, ConnectionAdmission
 from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inherited_sockets, listening_urls, passed_on
-from ropewalk.adapters.metrics.prometheus import process_figures
+from ropewalk.adapters.metrics import process_figures
 from ropewalk.app import composition, reload
 from ropewalk.app.keys import tls_context
 from ropewalk.app.process_end import StopSignals

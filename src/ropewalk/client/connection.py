@@ -19,7 +19,6 @@ from ropewalk.client.errors import CertificateUntrusted, PublishUnavailable, Tls
 from ropewalk.client.link import ClientLink, Dialer, Keepalive
 from ropewalk.client.publish_request import ATTEMPTS
 from ropewalk.core.backoff import Backoff, Chance
-from ropewalk.model.clock import Clock
 from ropewalk.model.closing import TOKEN_EXPIRED
 from ropewalk.protocol.broky import frames
 
@@ -45,7 +44,7 @@ class SessionOptions(Struct, frozen=True):
         on_demand: Connect only while something is to be pushed.
     """
 
-    clock: Clock
+    clock: Callable[[], float]
     backoff: Backoff = Backoff()
     chance: Chance = random.random
     inbox_size: int = 256

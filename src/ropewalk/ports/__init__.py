@@ -7,10 +7,10 @@ and `ConsumerStore`, `Staging`, `RowReader` and `Rows`, `Archive`, `Authenticato
 rings. The engine implements `Transactor`, `Publisher`, `RunPublisher`, `SessionHandle` and `Inspector`.
 """
 
-from ropewalk.model.clock import Clock
 from ropewalk.ports.application import Application, Authenticator, Channels
 from ropewalk.ports.backend import (
     Backend,
+    Clock,
     Deliver,
     DerivedPartitions,
     Feed,

@@ -10,6 +10,9 @@ from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.ring import RingMember, RingReport
 from ropewalk.model.sessions import EndRequest, Renewal, SessionSnapshot, SessionTaken, SessionWrite
 
+Clock = Callable[[], float]
+"""Returns UNIX seconds. Passed in everywhere, so that tests control the time."""
+
 
 class Ring(Protocol):
     """The node's state of its ring, and the changes that operators make. A change takes effect here at once and is sent to the

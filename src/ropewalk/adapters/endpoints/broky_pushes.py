@@ -11,10 +11,9 @@ from struct import Struct, pack
 from typing import Any
 
 from ropewalk.core.stats import Stats
-from ropewalk.model.clock import Clock
 from ropewalk.model.errors import ClientError, MalformedPublication, PartitionChanged, RopewalkError
 from ropewalk.model.messages import Publication, Receipt, TransientRun
-from ropewalk.ports import RunPublisher
+from ropewalk.ports import Clock, RunPublisher
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.codec import MICROSECONDS
 from ropewalk.protocol.broky.forwarding import KEY_AT, MIN_RUN_BYTES, NO_PARTITION, PREFIX, forwarded, peek, rebuilt, take_apart

@@ -1,13 +1,57 @@
 """The memory backend: streams, sessions and presence of one process. With a journal they survive a restart."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
-from ropewalk.adapters.backends.memory.feed import LocalFeed
 from ropewalk.adapters.backends.memory.store import MemoryStore, NodePresence, NodeSessions, StoreOptions, random_epoch
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.model.limits import STORE_LIMITS, StoreLimits
-from ropewalk.ports import Clock, Journal
+from ropewalk.model.messages import Deliverable, RemoteDisconnect, TransientRun
+from ropewalk.ports import Clock, Deliver, Journal
+
+
+def _nobody(messages: Sequence[Deliverable]) -> None:
+    """No one listens before the node has started."""
+
+
+class LocalFeed:
+    """Implements `ports.Feed` and `ports.PrefixFeed`."""
+
+    exact = True
+    reports_losses = True
+
+    def __init__(self) -> None:
+        self.publish: Deliver = _nobody
+
+    async def start(
+        self, deliver: Deliver, obey: Callable[[RemoteDisconnect], Awaitable[int]], missed: Callable[[], None] = lambda: None
+    ) -> None:
+        self.publish = deliver  # itself, not a method around it
+        self._obey = obey
+
+    async def stop(self) -> None:
+        self.publish = _nobody
+
+    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
+        self.publish(runs)
+
+    async def listen(self, stream: str) -> None:
+        """It receives everything anyway."""
+
+    def unlisten(self, stream: str) -> None:
+        """As `listen`."""
+
+    async def listen_prefix(self, prefix: bytes) -> None:
+        """As `listen`."""
+
+    def unlisten_prefix(self, prefix: bytes) -> None:
+        """As `listen`."""
+
+    async def disconnect(self, request: RemoteDisconnect) -> int:
+        return await self._obey(request)
+
+    def health(self) -> str:
+        return ""
 
 
 class MemoryBackend:

@@ -7,17 +7,23 @@ and it is applied as a whole or dropped.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from ropewalk.adapters.backends.memory.feed import MemoryFeed
 from ropewalk.adapters.backends.memory.streams import StreamTable
 from ropewalk.core.idempotency import Registrations
 from ropewalk.model.errors import PartitionChanged, Unavailable
 from ropewalk.model.journal import Row, RowKind, encode_publication_detail
 from ropewalk.model.messages import KSUID_LENGTH, Position, Publication, Receipt, Registered, build_transient, message_fields
-from ropewalk.ports import Clock, Journal
+from ropewalk.ports import Clock, Deliver, Journal
 
 MAX_WAITING = 100_000
 """Publications that may wait for the journal. Beyond this limit they are refused, which also slows publishers down."""
+
+
+class MemoryFeed(Protocol):
+    """Takes what the store registers and publishes, in order."""
+
+    publish: Deliver
 
 
 class DirectCommit:

@@ -14,7 +14,7 @@ from ropewalk.adapters.backends.memory.calls import call
 from ropewalk.adapters.backends.ring.links import ActiveDisconnects
 from ropewalk.adapters.backends.ring.router import Router, SendCall, gathered
 from ropewalk.adapters.backends.workers import wire
-from ropewalk.adapters.backends.workers.feed import LISTENED_AT_ONCE, MAX_UNANSWERED
+from ropewalk.adapters.backends.workers.backend import LISTENED_AT_ONCE, MAX_UNANSWERED
 from ropewalk.adapters.backends.workers.link import FeedReceiver
 from ropewalk.adapters.backends.workers.server import DISCONNECT_SECONDS, KEPT_DISCONNECTS_SECONDS, MAX_DISCONNECTS
 from ropewalk.model.errors import Moved, Unavailable

@@ -1,8 +1,13 @@
-"""The backend of a worker: the store process of its node, over the bus."""
+"""The backend of a worker: the store process of its node, over the bus. And the backend of the store process itself.
 
-from collections.abc import Sequence
+Invariant: nothing is lost while the connection stands. After a lost connection the worker listens again to all its streams, and
+readers look for missed messages.
+"""
 
-from ropewalk.adapters.backends.workers.feed import WorkerFeed
+from collections.abc import Awaitable, Sequence
+
+from ropewalk.adapters.backends.memory.store import NodePresence, NodeSessions
+from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.link import (
     ANSWER_SECONDS,
     AWAY,
@@ -13,13 +18,32 @@ from ropewalk.adapters.backends.workers.link import (
     dial_socket,
     remote,
 )
+from ropewalk.adapters.backends.workers.server import LocalWorker, StoreServer
+from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.model.journal import Row, RowKind
+from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.sessions import SessionSnapshot
-from ropewalk.ports import Leases, PresenceStore, SessionStore, StreamStore
+from ropewalk.ports import (
+    Backend,
+    Deliver,
+    Feed,
+    Leases,
+    OnDisconnectRequest,
+    OnMissed,
+    PresenceStore,
+    RecordQueue,
+    SessionStore,
+    StreamStore,
+    ignore_missed,
+)
 
 MAX_ROWS = 10_000
 """Rows about sessions that wait for a store that is being started again."""
 
+MAX_UNANSWERED = 64 * 1024
+"""Bytes of runs that are sent before the worker waits for an answer."""
+
+LISTENED_AT_ONCE = 10_000
 ENDED_AT_ONCE = 1000
 
 
@@ -50,6 +74,73 @@ class WorkerSessions(SessionStore, Leases):
 class WorkerPresence(PresenceStore):
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
+
+
+class WorkerFeed:
+    """Implements `ports.Feed` and `ports.PrefixFeed`."""
+
+    exact = False
+    reports_losses = True
+
+    def __init__(self, caller: Caller, receiver: FeedReceiver) -> None:
+        self._caller = caller
+        self._receiver = receiver
+        self._listening: set[str] = set()
+        self._prefixes: set[bytes] = set()
+        self._missed: OnMissed = ignore_missed
+        self._unanswered_bytes = 0
+
+    async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: OnMissed = ignore_missed) -> None:
+        self._missed = missed
+        self._receiver.start(deliver, obey)
+
+    async def stop(self) -> None:
+        self._receiver.stop()
+
+    async def listen(self, stream: str) -> None:
+        self._listening.add(stream)
+        await self._caller.call("listen", [stream])
+
+    def unlisten(self, stream: str) -> None:
+        self._listening.discard(stream)
+        self._caller.note("unlisten", stream)
+
+    async def listen_prefix(self, prefix: bytes) -> None:
+        self._prefixes.add(prefix)
+        await self._caller.call("listen_prefixes", [prefix])
+
+    def unlisten_prefix(self, prefix: bytes) -> None:
+        self._prefixes.discard(prefix)
+        self._caller.note("unlisten_prefix", prefix)
+
+    def publish(self, messages: Sequence[Registered]) -> None:
+        self._caller.note("publish", messages)
+
+    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> Awaitable[None] | None:
+        """Unacknowledged up to a limit, then one acknowledged call, which is answered when the workers are not behind. So a
+        fast publisher waits for them, and a slow one does not."""
+        carried = [wire.carried(run) for run in runs]
+        self._unanswered_bytes += sum([len(run.frame) for run in runs])
+        if not confirm and self._unanswered_bytes < MAX_UNANSWERED and self._caller.note("publish_runs", carried):
+            return None
+        self._unanswered_bytes = 0
+        return self._caller.call("publish_runs", carried)
+
+    async def disconnect(self, request: RemoteDisconnect) -> int:
+        ended: int = await self._caller.call("disconnect_all", request)
+        return ended
+
+    def health(self) -> str:
+        return ""
+
+    async def listen_again(self, link: StoreLink) -> None:
+        """On a new connection."""
+        streams = list(self._listening)
+        for begin in range(0, len(streams), LISTENED_AT_ONCE):
+            await link.again("listen", streams[begin : begin + LISTENED_AT_ONCE])
+        if self._prefixes:
+            await link.again("listen_prefixes", list(self._prefixes))
+        self._missed()
 
 
 class WorkerJournal:
@@ -134,3 +225,86 @@ class WorkerBackend:
     def gauges(self) -> dict[str, float]:
         """The store process reports them."""
         return {}
+
+
+# --- of the store process itself ---------------------------------------------------------------------------------------
+
+
+class SessionsOfWorkers:
+    """Implements `ports.SessionStore`."""
+
+    def __init__(self, sessions: SessionStore) -> None:
+        self.save, self.peek, self.take = sessions.save, sessions.peek, sessions.take
+
+    async def revoke(self, ids: str, reconnect: bool) -> list[tuple[str, SessionSnapshot]]:
+        """Every worker receives the same request."""
+        return []
+
+    async def take_expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+        return []
+
+    async def take_abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+        return []
+
+
+class BackendBesideEngine:
+    """The backend of the store process if Redis, NATS or a ring keeps everything. Ended sessions are left to the workers, which
+    have the application."""
+
+    def __init__(self, engine: Backend) -> None:
+        self._engine = engine
+        self.sessions: SessionStore = SessionsOfWorkers(engine.sessions)
+        self.start, self.stop, self.sweep = engine.start, engine.stop, engine.sweep
+        self.health, self.reload_rules, self.gauges = engine.health, engine.reload_rules, engine.gauges
+
+    @property
+    def streams(self) -> StreamStore:
+        return self._engine.streams
+
+    @property
+    def presence(self) -> PresenceStore:
+        return self._engine.presence
+
+    @property
+    def feed(self) -> Feed:
+        return self._engine.feed
+
+    @property
+    def leases(self) -> Leases | None:
+        return self._engine.leases
+
+    @property
+    def record_queue(self) -> RecordQueue | None:
+        return self._engine.record_queue
+
+
+NAME = "store"
+
+
+class StoreFeed(WorkerFeed):
+    async def start(self, deliver: Deliver, obey: OnDisconnectRequest, missed: OnMissed = ignore_missed) -> None:
+        """This process has no clients."""
+
+
+class StoreBackend:
+    """Implements `ports.Backend`."""
+
+    leases = None
+    record_queue = None
+
+    def __init__(self, store: SharedStore, server: StoreServer) -> None:
+        receiver = FeedReceiver()
+        own = LocalWorker(NAME, receiver)
+        server.attach(store)
+        server.join(own)
+        self.streams = store.streams
+        self.sessions = SessionsOfWorkers(NodeSessions(store, NAME))
+        self.presence = NodePresence(store, NAME)
+        self.feed = StoreFeed(own, receiver)
+        self.recover, self.stop, self.sweep = store.recover, store.stop, store.sweep
+        self.reload_rules, self.gauges = store.reload_rules, store.gauges
+
+    async def start(self) -> None: ...
+
+    def health(self) -> str:
+        return ""

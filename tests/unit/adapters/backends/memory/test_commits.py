@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.adapters.backends.memory import LocalFeed, MemoryBackend
 from ropewalk.adapters.backends.memory.commits import JournaledCommit
-from ropewalk.adapters.backends.memory.feed import LocalFeed
 from ropewalk.adapters.backends.memory.streams import StreamTable
 from ropewalk.core.idempotency import MAX_PRODUCER_POSITIONS, UNKNOWN_POSITION, Registrations
 from ropewalk.core.rules import Rulebook

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ropewalk.adapters.metrics.prometheus import MetricsPage, process_figures
+from ropewalk.adapters.metrics import MetricsPage, process_figures
 from ropewalk.model.history import GapReason
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.report import Latency, NodeReport, SessionTotals

@@ -1,1 +1,0 @@
-"""How the node is measured from outside: one file a format."""
