@@ -35,20 +35,24 @@ def test_spark_sql_reads_the_files_of_the_archive(
     assert "|publish|  3|" in capsys.readouterr().out
 
 
-async def test_counts_are_published_as_streams(spark: SparkSession, tmp_path: Path) -> None:
+async def test_copies_and_counts_are_published(spark: SparkSession, tmp_path: Path) -> None:
     with running_server(*FLAGS, "--data_dir", str(tmp_path / "data")) as server:
         publish_all(server, [("chat/1", n) for n in range(5)] + [("other", 1)])
-        source = block_with(SPARK_PAGE, "counts.selectExpr").replace("http://127.0.0.1:8080", server.url)
-        source = source.replace("checkpoint-stats", str(tmp_path / "checkpoint"))
-        exec(compile(source, str(SPARK_PAGE), "exec"), {"spark": spark})
-        [query] = spark.streams.active
+        names: dict[str, object] = {"spark": spark}
         try:
-            await until(lambda: "stats/chat/1" in streams(server), lambda: str(query.exception()))
+            for text in ("checkpoint-copy", "checkpoint-stats"):
+                source = block_with(SPARK_PAGE, text).replace("http://127.0.0.1:8080", server.url)
+                exec(compile(source.replace(text, str(tmp_path / text)), str(SPARK_PAGE), "exec"), names)
+            await until(
+                lambda: streams(server) == {"chat/1", "other", "copy/chat/1", "stats/chat/1"},
+                lambda: [(streams(server), query.exception()) for query in spark.streams.active],
+            )
         finally:
-            query.stop()
+            for query in spark.streams.active:
+                query.stop()
 
+        assert kept(server, "copy/chat/1") == kept(server, "chat/1")
         assert kept(server, "stats/chat/1") == [{"stream": "chat/1", "count": 5}]
-        assert streams(server) == {"chat/1", "other", "stats/chat/1"}
 
 
 def streams(server: RunningServer) -> set[str]:
