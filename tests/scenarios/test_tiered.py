@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
+from deltalake import DeltaTable
 
 from ropewalk.client import Message, Position, connect
 from ropewalk.core.ring import locate_shard
@@ -119,6 +120,18 @@ async def test_messages_that_are_not_archived_come_from_the_journal(place: Place
 
     async with cable(place.server) as client:
         assert exactly(await client.subscribe("journal", history={"since": 1}), 1, 600)
+
+
+async def test_messages_deleted_from_the_archive_come_from_the_journal(worker_flags: tuple[str, ...], tmp_path: Path) -> None:
+    with running_server(*flags(tmp_path, *worker_flags)) as server:
+        place = Place(server, tmp_path / "archive")
+        await place.publish("chat", 1, 400)
+        await place.archive_all()
+        DeltaTable(place.archive).delete('"offset" = 1 OR ("offset" > 100 AND "offset" <= 110)')
+
+        for wanted in (from_the_beginning("chat"), {"since": 1}):
+            async with cable(server) as client:
+                assert exactly(await client.subscribe("chat", history=wanted), 1, 400), wanted
 
 
 async def test_history_is_complete_after_a_restart_with_another_number_of_shards(tmp_path: Path) -> None:

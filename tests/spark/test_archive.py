@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 
+from ropewalk.cli.main import main
 from ropewalk.model.messages import Registered
 from ropewalk.pipeline.archive import archived_positions, compact
 from ropewalk.pipeline.archive.layout import partitioned, write_file
@@ -220,3 +221,23 @@ async def test_clients_get_archived_then_cached_then_live_messages(
             publish_all(tiered, [(name, 431)])
             assert [(each["offset"], each["message"]) for each in history] == [(n, n) for n in range(1, 431)]
             assert await client.messages(1) == [431]
+
+
+@pytest.mark.tier("all")
+def test_job_restores_deleted_rows_only_when_asked(
+    spark: SparkSession, tiered: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish_all(tiered, [("chat/3", n) for n in range(1, 201)])
+    places = ["--url", tiered.url, "--archive_dir", str(tmp_path / "archive"), "--state_dir", str(tmp_path / "state")]
+    run = ["pipeline", "run", "archive", "--available_now", *places, "--config_path", ""]
+    assert main(run) == 0
+    DeltaTable(tmp_path / "archive").delete("stream = 'chat/3' AND offset > 100 AND offset <= 110")
+
+    assert main(run) == 0
+    assert DeltaTable(tmp_path / "archive").to_pyarrow_table().num_rows == 190
+    assert main([*run, "--set", "archive.restore=true"]) == 0
+
+    assert "archive: 10 lost rows were archived again" in capsys.readouterr().out
+    assert sorted(DeltaTable(tmp_path / "archive").to_pyarrow_table()["offset"].to_pylist()) == list(range(1, 201))
+    assert sum(call(f"{tiered.url}/journal")["archived"].values()) == 200
+    assert tiered.log().count("the archive reports a lower end than before") == 1

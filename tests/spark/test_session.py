@@ -1,13 +1,15 @@
-"""The Spark session of the jobs runs with a lower priority than the server on the same machine."""
+"""The Spark session of the jobs: a lower priority than the server on the same machine, and queries that can be stopped."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from ropewalk.pipeline import session
 from ropewalk.pipeline.jvm import LOWEST, NICE
+from tests.waiting import until
 
 
 def test_jvm_and_python_workers_have_a_lower_priority(spark: SparkSession) -> None:
@@ -33,3 +35,25 @@ def test_autogroup_of_the_jvm_has_a_lower_priority(spark: SparkSession) -> None:
 
 def test_cluster_sessions_keep_their_priority() -> None:
     assert NICE not in session.settings(**{"spark.master": "spark://master:7077"})
+
+
+async def test_query_stopped_during_a_batch_reports_a_long_error(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark matches the error of the interrupted batch with a regular expression that needs stack for each character. If the
+    stack overflows, the query's thread dies with a trace on standard error and the query has no exception."""
+    running, stopping = threading.Event(), threading.Event()
+
+    def take(rows: DataFrame, batch: int) -> None:
+        running.set()
+        stopping.wait(30)
+        raise RuntimeError("py4j.protocol.Py4JJavaError: An error occurred while calling o1.collect\n" + "x" * 30_000)
+
+    writer = spark.readStream.format("rate").load().writeStream.foreachBatch(take)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    assert running.wait(30)
+    stop = threading.Thread(target=query.stop)
+    stop.start()
+    await until(lambda: not query.isActive)
+    stopping.set()
+    stop.join()
+
+    assert "x" * 1000 in str(query.exception())

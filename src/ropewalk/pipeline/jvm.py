@@ -23,6 +23,14 @@ START_SECONDS = 120.0
 LOWEST = 19
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
+STACK = "64m"
+"""Stack size of the JVM's threads; only touched pages use memory.
+
+When a query is stopped during a batch, Spark matches the text of the error from `foreachBatch`, mostly a stack trace of about
+10 KB, with a regular expression that recurses for each character (`StreamExecution.PROXY_ERROR`). The default stack of 1 MiB
+overflows at 2 KB; this one is enough for 60 KB.
+"""
+
 # Spark reaches into these packages of the JDK, which are closed since Java 17.
 _OPENED = (
     *("java.base/java." + name for name in ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio")),
@@ -159,6 +167,7 @@ def command_line(java: Path, jars: Path, heap: str = "1g", options: Sequence[str
     return [
         str(java),
         f"-Xmx{heap}",
+        f"-Xss{STACK}",
         *options,
         "-XX:+IgnoreUnrecognizedVMOptions",
         *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),

@@ -2,13 +2,14 @@
 archived yet. Worker threads do all reads, never the event loop.
 
 Invariant: one answer comes from one version of the table, followed by the journal from exactly the position where that version
-ends. The tail read is bounded; if the tail is longer, the answer has `more` set.
+ends. The tail read is bounded; if the tail is longer, the answer has `more` set. Rows that the table lost are read from the
+journal while it has them.
 """
 
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,17 +39,29 @@ MAX_LOGGED_FILES = 4096
 """Unreadable files that are logged once each."""
 
 
+PositionRun = tuple[int, int]
+"""Positions [first, end)."""
+
+
 class TableState(NamedTuple):
-    """One version of the table: its files by shard, and the first position of each shard that is not archived."""
+    """One version of the table.
+
+    Attributes:
+        files: by shard.
+        archived: by shard, the position after the last one of its files.
+        unproven: by shard, the positions below `archived` that the files may lack, according to their statistics. Normally the
+            journal has removed all of them.
+    """
 
     version: int
     files: dict[int, list[File]]
     archived: dict[int, int]
+    unproven: dict[int, list[PositionRun]]
 
 
-NOTHING = TableState(-1, {}, {})
+NOTHING = TableState(-1, {}, {}, {})
 _FILE = ("path", "min.stream", "max.stream", "min.offset", "max.offset", "max.timestamp")
-_COLUMNS = ("partition.shard", "max.position", *_FILE)
+_COLUMNS = ("partition.shard", "min.position", "max.position", "num_records", "null_count.timestamp", *_FILE)
 
 
 class DeltaArchive:
@@ -118,20 +131,22 @@ class DeltaArchive:
             logger.error("a file of the archive cannot be read", extra={"file": error.filename, "reason": error.strerror})
 
     async def _read(self, shard: int, wanted: HistoryRange, fresh: bool) -> ColdPiece:
-        cold, archived = await self._read_files(shard, wanted, fresh)
+        cold, archived, unproven = await self._read_files(shard, wanted, fresh)
         reached = cold.messages[-1].offset if cold.messages else wanted.first - 1
-        if self._journal is None or cold.more or reached >= wanted.last:
+        if self._journal is None:
             return cold
+        if cold.more or reached >= wanted.last:
+            return await fill_holes(cold, self._journal, shard, unproven, wanted)
         if not fresh and begins_after(self._journal, shard, archived):
             return await self._read(shard, wanted, fresh=True)  # the rows in between are archived by now, or lost
         rest = replace(wanted, first=reached + 1, limit=wanted.limit - len(cold.messages))
         tail = await read_tail(self._journal, shard, archived, rest)
-        joined = ColdPiece(cold.messages + tail.messages, tail.more)
+        joined = await fill_holes(ColdPiece(cold.messages + tail.messages, tail.more), self._journal, shard, unproven, wanted)
         if joined.more and not joined.messages:
             raise Unavailable("the archive is too far behind the journal to read this stream")
         return joined
 
-    async def _read_files(self, shard: int, wanted: HistoryRange, fresh: bool) -> tuple[ColdPiece, int]:
+    async def _read_files(self, shard: int, wanted: HistoryRange, fresh: bool) -> tuple[ColdPiece, int, list[PositionRun]]:
         if self._stopped:
             raise Unavailable("the archive is closed")
         try:
@@ -146,9 +161,10 @@ class DeltaArchive:
     def _shard_count(self) -> int:
         return (count_shards(self._journal.spans()) if self._journal else 0) or self._shards
 
-    def _cold(self, shard: int, wanted: HistoryRange, fresh: bool) -> tuple[ColdPiece, int]:
+    def _cold(self, shard: int, wanted: HistoryRange, fresh: bool) -> tuple[ColdPiece, int, list[PositionRun]]:
         state = self._current(fresh)
-        return self._index.read(state.files.get(shard, ()), wanted), state.archived.get(shard, 0)
+        cold = self._index.read(state.files.get(shard, ()), wanted)
+        return cold, state.archived.get(shard, 0), state.unproven.get(shard, [])
 
     # --- the table ----------------------------------------------------------------------------------------------------
 
@@ -184,13 +200,30 @@ class DeltaArchive:
 def _state(version: int, files: pa.Table) -> TableState:
     by_shard: dict[int, list[File]] = {}
     archived: dict[int, int] = {}
-    for shard, position, *file in zip(*(_column(files, name) for name in _COLUMNS), strict=True):
+    proven: dict[int, list[PositionRun]] = {}
+    for shard, first, last, rows, timeless, *file in zip(*(_column(files, name) for name in _COLUMNS), strict=True):
         by_shard.setdefault(shard, []).append(_file(*file))
-        archived[shard] = max(archived.get(shard, 0), position + 1)
-    return TableState(version, by_shard, archived)
+        archived[shard] = max(archived.get(shard, 0), last + 1)
+        if rows == last + 1 - first and timeless == 0:  # dense, and without rows that stand for lost ones
+            proven.setdefault(shard, []).append((first, last + 1))
+    unproven = {shard: _between(proven.get(shard, []), end) for shard, end in archived.items()}
+    return TableState(version, by_shard, archived, unproven)
+
+
+def _between(runs: list[PositionRun], end: int) -> list[PositionRun]:
+    """The positions below `end` that are in none of the runs."""
+    found: list[PositionRun] = []
+    reached = 0
+    for first, stop in sorted([*runs, (end, end)]):
+        if first > reached:
+            found.append((reached, first))
+        reached = max(reached, stop)
+    return found
 
 
 def _column(files: pa.Table, name: str) -> list[Any]:
+    if name not in files.column_names:
+        return [None] * len(files)  # no file has this statistic
     column = files[name].cast(pa.int64()) if name == "max.timestamp" else files[name]
     values: list[Any] = column.to_pylist()
     return values
@@ -243,6 +276,51 @@ async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: Hist
         refused = position if reached == position else -1
         position = reached
     return ColdPiece(tuple(found[: wanted.limit]), more=len(found) > wanted.limit)
+
+
+# --- holes: rows that another tool deleted from the table --------------------------------------------------------------
+
+
+async def fill_holes(
+    piece: ColdPiece, journal: JournalReader, shard: int, unproven: Sequence[PositionRun], wanted: HistoryRange
+) -> ColdPiece:
+    """Add messages that are missing in `piece` and that the journal has at the `unproven` positions. Raises BadRequest if
+    retention removes the rows meanwhile."""
+    spans = [span for span in journal.spans() if span.shard == shard]
+    runs = [(max(first, span.first), min(end, span.end)) for first, end in unproven for span in spans]
+    runs = [(first, end) for first, end in runs if first < end]
+    missing = _missing_offsets(piece, wanted) if runs else None
+    if missing is None:
+        return piece
+    found = {message.offset: message for message in await _read_runs(journal, shard, runs, missing)}
+    found |= {message.offset: message for message in piece.messages}
+    messages = tuple(found[offset] for offset in sorted(found))
+    return ColdPiece(messages[: wanted.limit], piece.more or len(messages) > wanted.limit)
+
+
+def _missing_offsets(piece: ColdPiece, wanted: HistoryRange) -> HistoryRange | None:
+    """The range from the first to the last offset that `piece` lacks. Behind its end only if it claims to be complete."""
+    offsets = [message.offset for message in piece.messages]
+    ends = [] if piece.more else [wanted.last + 1]
+    before = [wanted.first - 1, *offsets]
+    holes = [(low + 1, high - 1) for low, high in zip(before, [*offsets, *ends], strict=False) if high > low + 1]
+    return replace(wanted, first=holes[0][0], last=holes[-1][1]) if holes else None
+
+
+async def _read_runs(journal: JournalReader, shard: int, runs: Sequence[PositionRun], wanted: HistoryRange) -> list[Registered]:
+    """Messages at these positions, from TAIL_BYTES of the journal at most."""
+    found: list[Registered] = []
+    budget = TAIL_BYTES
+    for position, end in runs:
+        while position < end and budget > 0:
+            data = b"".join([piece async for piece in journal.read(shard, position, end, min(budget, PIECE_BYTES))])
+            rows, reached = await asyncio.to_thread(_sift, data, position, wanted)
+            found += rows
+            budget -= len(data)
+            if reached == position:
+                break  # damage was found just now
+            position = reached
+    return found
 
 
 def _complete(found: list[Registered], wanted: HistoryRange) -> bool:

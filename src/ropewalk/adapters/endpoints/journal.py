@@ -5,7 +5,8 @@ Invariant: a response is bounded, and is read from the journal no faster than it
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, suppress
 
 import msgspec
@@ -20,11 +21,15 @@ from ropewalk.model.errors import BadRequest, RopewalkError
 from ropewalk.model.journal import Consumer, Marks, ShardMark, ShardSpan, count_shards, find_holes, first_kept_span
 from ropewalk.ports import ConsumerStore, JournalReader, Transactor
 
+logger = logging.getLogger("ropewalk.journal")
+
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 DEFAULT_BYTES = 8 * 1024 * 1024
 MAX_BYTES = 64 * 1024 * 1024
 READERS = 16
 """Ranges that are read at once; the others wait."""
+
+MAX_LOGGED_SHARDS = 4
 
 _MAX_ARCHIVED = 65536
 _MAX_POSITION = 2**63 - 1
@@ -84,8 +89,20 @@ class JournalEndpoint:
         for shard, position in order.positions.items():
             if not 0 <= position <= known.get(shard, -1):
                 raise BadRequest(f"shard {shard} has no position {position}")
+        before = self._journal.archived_ends()
+        lower = {shard: end for shard, end in sorted(order.positions.items()) if end < before.get(shard, 0)}
+        if lower:
+            _log_lower(lower, before)
         self._journal.mark_archived(order.positions)
         return json_answer(200, {})
+
+
+def _log_lower(lower: Mapping[int, int], before: Mapping[int, int]) -> None:
+    shown = ", ".join(f"{shard} from {before[shard]} to {end}" for shard, end in list(lower.items())[:MAX_LOGGED_SHARDS])
+    logger.warning(
+        "the archive reports a lower end than before; the journal keeps the rows that it still has",
+        extra={"shards": shown, "more_shards": max(0, len(lower) - MAX_LOGGED_SHARDS)},
+    )
 
 
 async def _stream(request: HttpRequest, beginning: bytes, chunks: AsyncIterator[bytes]) -> ResponseStream:

@@ -32,6 +32,11 @@ class Missing(NamedTuple):
     end: int
 
     @property
+    def positions(self) -> str:
+        last = self.end - 1
+        return f"position {self.first}" if self.first == last else f"positions {self.first} to {last}"
+
+    @property
     def what(self) -> str:
         return f"positions {self.first} to {self.end - 1} were archived and are in none of its files"
 

@@ -22,6 +22,7 @@ from ropewalk.pipeline.tiered import archive_files
 
 APPENDING = "ropewalk.archive"
 COMPACTING = "ropewalk.compact"
+RESTORING = "ropewalk.restore"
 ARCHIVED = "ropewalk.archived"
 """Custom metadata of a commit: the archived position of every shard, as JSON."""
 
@@ -73,6 +74,23 @@ def append(root: str, app: str, batch: int, files: Sequence[Written]) -> bool:
         commit_properties=_properties(app, batch, _turn(table, APPENDING), _with(before, files)),
     )
     return True
+
+
+def next_restore(table: DeltaTable) -> int:
+    """The number of the next `restore`, for the names of its files."""
+    return _turn(table, RESTORING)
+
+
+def restore(table: DeltaTable, files: Sequence[Written]) -> None:
+    """Add files with rows that the archive must have and that no other file has. Raises CommitFailedError if something was
+    appended or restored since `table` was opened."""
+    table.create_write_transaction(
+        [_add(file, data_change=True) for file in files],
+        "append",
+        _SCHEMA,
+        list(PARTITIONS),
+        commit_properties=_properties(RESTORING, next_restore(table), _turn(table, APPENDING), held(table)),
+    )
 
 
 def held(table: DeltaTable) -> list[Extent]:

@@ -12,6 +12,7 @@ from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.archive.binding import check_started
 from ropewalk.pipeline.archive.log import archive_ends
 from ropewalk.pipeline.archive.reporting import report_archived
+from ropewalk.pipeline.archive.restore import restore_rows
 from ropewalk.pipeline.context import Context, StreamOptions
 from ropewalk.pipeline.journal_client import JournalClient
 from ropewalk.pipeline.options import EARLIEST
@@ -25,19 +26,28 @@ class ArchiveJobOptions(StreamOptions, frozen=True, kw_only=True):
         str,
         Meta(description="Where the first run begins: `earliest`, `latest`, `archive` (where it ends) or JSON by shard."),
     ] = EARLIEST
+    restore: Annotated[
+        bool, Meta(description="First archive rows again that the archive has lost and the journal still has.")
+    ] = False
     max_rows: int = 500_000
 
 
 @job("archive", "copy the journal into the archive, exactly once", ArchiveJobOptions)
 def archive(context: Context, options: ArchiveJobOptions) -> DataStreamWriter:
     place, checkpoint = context.place, context.checkpoint(options)
-    report_archived(JournalClient(place.address), place.archive_dir)  # first: an archive that is refused has lost rows
+    client = JournalClient(place.address)
+    # Before the archive may be refused: then it has lost rows, which the journal must keep.
+    report_archived(client, place.archive_dir, look=not options.restore)
     check_started(place.archive_dir, checkpoint)
+    if options.restore:
+        rows = restore_rows(client, place.archive_dir)
+        context.print_line(f"archive: {rows:,} lost rows were archived again")
+        report_archived(client, place.archive_dir, look=True)
     begin = beginning(options.starting, place.archive_dir, checkpoint)
     # A batch committed here before Spark recorded it runs again, and retention may have removed its rows from the journal by
     # then: the source reads them from the archive itself. Rows removed before they were archived are reported as lost.
-    rows = context.journal(msgspec.structs.replace(options, starting=begin))
-    return rows.writeStream.format("ropewalk_archive").options(path=place.archive_dir, **place.options)
+    source = context.journal(msgspec.structs.replace(options, starting=begin))
+    return source.writeStream.format("ropewalk_archive").options(path=place.archive_dir, **place.options)
 
 
 def beginning(starting: str, root: str, checkpoint: str) -> str:

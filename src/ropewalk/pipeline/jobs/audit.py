@@ -115,7 +115,7 @@ def audited(context: Context) -> AuditReport:
     # Order matters: rows registered meanwhile are not expected, and rows that retention deletes meanwhile are in the archive.
     client = JournalClient(context.place.address)
     state = client.journal()
-    report_archived(client, context.place.archive_dir)  # rows that the archive has lost are kept from now on
+    report_archived(client, context.place.archive_dir, look=True)  # rows that the archive has lost are kept from now on
     journal = _columns(context.journal_now(failOnDataLoss="false").withColumnRenamed("partition", "shard")).cache()
     try:
         journal.count()

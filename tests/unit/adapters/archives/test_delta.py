@@ -177,6 +177,45 @@ async def test_rows_not_archived_yet_are_read_from_the_journal(scribe: Scribe) -
     await archive.stop()
 
 
+async def test_rows_deleted_from_the_table_are_read_from_the_journal_while_it_has_them(tmp_path: Path) -> None:
+    scribe = Scribe(tmp_path / "archive", shards=1)
+    rows = Scribe(scribe.root, 1).rows([*run("a", 1, 60), *run("b", 1, 40)])
+    scribe.archive([*run("a", 1, 60), *run("b", 1, 20)])
+    journal = FakeJournal(rows, 0)
+    archive = DeltaArchive(str(scribe.root), 1, Clock(), refresh=0.0, journal=journal)
+    assert await offsets(archive, 1, 60) == list(range(1, 61))
+    assert journal.asked == [], "the table is complete"
+    DeltaTable(scribe.root).delete("stream = 'a' AND offset IN (1, 10, 11, 30, 60)")
+
+    assert await offsets(archive, 1, 60) == list(range(1, 61))
+    assert await offsets(archive, 5, 25) == list(range(5, 26))
+    assert await offsets(archive, 5, 25, limit=8) == list(range(5, 13))
+    assert (await archive.read("a", HistoryRange("a", "e", 5, 25, 8))).more
+    assert await offsets(archive, 60, 60) == [60]
+    journal.asked.clear()
+    assert await offsets(archive, 12, 29) == list(range(12, 30))
+    assert journal.asked == [], "nothing is missing in this range"
+
+    journal.kept = 20
+    assert await offsets(archive, 1, 60) == [*range(2, 10), *range(12, 61)]
+    await archive.stop()
+
+
+async def test_deleted_rows_are_searched_in_a_bounded_part_of_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "TAIL_BYTES", 1)  # one piece, of 25 rows
+    scribe = Scribe(tmp_path / "archive", shards=1)
+    scribe.archive(run("a", 1, 100))
+    journal = FakeJournal(Scribe(scribe.root, 1).rows(run("a", 1, 100)), 0)
+    archive = DeltaArchive(str(scribe.root), 1, Clock(), refresh=0.0, journal=journal)
+    DeltaTable(scribe.root).delete("offset IN (10, 90)")
+
+    assert await offsets(archive, 1, 100) == [*range(1, 90), *range(91, 101)]
+    assert len(journal.asked) == 1
+    await archive.stop()
+
+
 async def test_journal_tail_longer_than_one_read_is_continued(scribe: Scribe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta, "TAIL_BYTES", 1)  # one piece, of 25 rows
     journal = FakeJournal(Scribe(scribe.root, 1).rows([*run("a", 1, 40), *run("b", 1, 60)]), shard=0)

@@ -166,6 +166,16 @@ async def test_archived_positions_are_stored_and_listed(client: Client) -> None:
         assert (await response.json())["archived"] == {"0": 110, "1": 0}
 
 
+async def test_lower_archived_positions_are_logged_in_one_line(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    for positions in ({"0": 110, "1": 0}, {"0": 110, "1": 0}, {"0": 30, "1": 0}):
+        assert not caplog.records
+        async with client.post("/journal/archived", json={"positions": positions}) as response:
+            assert response.status == 200
+    [record] = caplog.records
+    assert "lower end than before" in record.message
+    assert vars(record)["shards"] == "0 from 110 to 30"
+
+
 async def test_invalid_archived_positions_are_refused(client: Client, journal: FakeJournal, subtests: pytest.Subtests) -> None:
     for body in [
         b"",
