@@ -39,7 +39,7 @@ MAX_LOGGED_FILES = 4096
 """Unreadable files that are logged once each."""
 
 
-PositionRun = tuple[int, int]
+PositionBounds = tuple[int, int]
 """Positions [first, end)."""
 
 
@@ -56,7 +56,7 @@ class TableState(NamedTuple):
     version: int
     files: dict[int, list[File]]
     archived: dict[int, int]
-    unproven: dict[int, list[PositionRun]]
+    unproven: dict[int, list[PositionBounds]]
 
 
 NOTHING = TableState(-1, {}, {}, {})
@@ -146,7 +146,7 @@ class DeltaArchive:
             raise Unavailable("the archive is too far behind the journal to read this stream")
         return joined
 
-    async def _read_files(self, shard: int, wanted: HistoryRange, fresh: bool) -> tuple[ColdPiece, int, list[PositionRun]]:
+    async def _read_files(self, shard: int, wanted: HistoryRange, fresh: bool) -> tuple[ColdPiece, int, list[PositionBounds]]:
         if self._stopped:
             raise Unavailable("the archive is closed")
         try:
@@ -161,7 +161,7 @@ class DeltaArchive:
     def _shard_count(self) -> int:
         return (count_shards(self._journal.spans()) if self._journal else 0) or self._shards
 
-    def _cold(self, shard: int, wanted: HistoryRange, fresh: bool) -> tuple[ColdPiece, int, list[PositionRun]]:
+    def _cold(self, shard: int, wanted: HistoryRange, fresh: bool) -> tuple[ColdPiece, int, list[PositionBounds]]:
         state = self._current(fresh)
         cold = self._index.read(state.files.get(shard, ()), wanted)
         return cold, state.archived.get(shard, 0), state.unproven.get(shard, [])
@@ -200,7 +200,7 @@ class DeltaArchive:
 def _state(version: int, files: pa.Table) -> TableState:
     by_shard: dict[int, list[File]] = {}
     archived: dict[int, int] = {}
-    proven: dict[int, list[PositionRun]] = {}
+    proven: dict[int, list[PositionBounds]] = {}
     for shard, first, last, rows, timeless, *file in zip(*(_column(files, name) for name in _COLUMNS), strict=True):
         by_shard.setdefault(shard, []).append(_file(*file))
         archived[shard] = max(archived.get(shard, 0), last + 1)
@@ -210,9 +210,9 @@ def _state(version: int, files: pa.Table) -> TableState:
     return TableState(version, by_shard, archived, unproven)
 
 
-def _between(runs: list[PositionRun], end: int) -> list[PositionRun]:
+def _between(runs: list[PositionBounds], end: int) -> list[PositionBounds]:
     """The positions below `end` that are in none of the runs."""
-    found: list[PositionRun] = []
+    found: list[PositionBounds] = []
     reached = 0
     for first, stop in sorted([*runs, (end, end)]):
         if first > reached:
@@ -282,7 +282,7 @@ async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: Hist
 
 
 async def fill_holes(
-    piece: ColdPiece, journal: JournalReader, shard: int, unproven: Sequence[PositionRun], wanted: HistoryRange
+    piece: ColdPiece, journal: JournalReader, shard: int, unproven: Sequence[PositionBounds], wanted: HistoryRange
 ) -> ColdPiece:
     """Add messages that are missing in `piece` and that the journal has at the `unproven` positions. Raises BadRequest if
     retention removes the rows meanwhile."""
@@ -307,7 +307,9 @@ def _missing_offsets(piece: ColdPiece, wanted: HistoryRange) -> HistoryRange | N
     return replace(wanted, first=holes[0][0], last=holes[-1][1]) if holes else None
 
 
-async def _read_runs(journal: JournalReader, shard: int, runs: Sequence[PositionRun], wanted: HistoryRange) -> list[Registered]:
+async def _read_runs(
+    journal: JournalReader, shard: int, runs: Sequence[PositionBounds], wanted: HistoryRange
+) -> list[Registered]:
     """Messages at these positions, from TAIL_BYTES of the journal at most."""
     found: list[Registered] = []
     budget = TAIL_BYTES
