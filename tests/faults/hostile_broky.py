@@ -88,20 +88,31 @@ async def pushes(server: Address) -> None:
 
 
 async def unread_runs(server: Address) -> None:
-    """Subscribers that do not read, on streams with large messages. Those of TICKER may be dropped."""
+    """Subscribers that do not read, on streams with large messages. Those of TICKER may be dropped.
+
+    Those of FIREHOSE come at once, when all have subscribed: if they came slowly, the write timeout would end the connections
+    before an outbox is full.
+    """
+    subscribed = asyncio.Barrier(14)
 
     async def attack(number: int) -> None:
         key = (FIREHOSE, TICKER)[number % 2].encode()
-        async with connection(server, 8192, HELLO + encode(Subscribe(1, key, history=True))):
+        async with connection(server, 8192, HELLO) as link:
+            await link.some()
+            await link.send(encode(Subscribe(1, key, history=True)))
+            await link.some()
+            await subscribed.wait()
             await asyncio.sleep(STALL_SECONDS)
 
     async def push(number: int) -> None:
         frame = encode_run(build_run((FIREHOSE, TICKER)[number].encode(), [LARGE], 1, Format.JSON))
         async with connection(server, opening=HELLO) as link:
             await link.some()  # the Welcome, after which frames may be large
+            await subscribed.wait()
             for _ in range(PUSHES):
                 await link.send(frame)
-                await asyncio.sleep(STALL_SECONDS / PUSHES / 2)
+                await asyncio.sleep(number * STALL_SECONDS / PUSHES / 2)
+            await asyncio.sleep(STALL_SECONDS)  # the end of the connection would discard unsent frames
 
     await asyncio.gather(together(12, attack, STALL_SECONDS), together(2, push, STALL_SECONDS))
 
