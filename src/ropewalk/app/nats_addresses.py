@@ -103,8 +103,15 @@ def private(listener: NatsListener) -> NatsListener:
     )
 
 
+_reserved: list[socket.socket] = []
+"""Bound as long as this process runs, so that the system gives their ports to nobody else. A server that binds such a port by
+its number gets it, because these sockets do not listen."""
+
+
 def _free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    probe = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    _reserved.append(probe)
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    probe.bind((host, 0))
+    port: int = probe.getsockname()[1]
+    return port

@@ -1,6 +1,7 @@
 """Addresses of the embedded nats-server: credentials, and addresses that would let in anyone."""
 
 import re
+import socket
 
 import pytest
 
@@ -31,6 +32,17 @@ def test_address_without_credentials_or_port_gets_random_ones() -> None:
     assert first.port > 0
     assert parse("enats_addr", first.url, 4222) == first
     assert private(first) == first
+
+
+def test_random_port_is_reserved_for_the_server() -> None:
+    """Two nodes that started together chose the same port once."""
+    port = private(parse("enats_addr", "nats://127.0.0.1:0", 4222)).port
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as every server does
+        server.bind(("127.0.0.1", port))
+        server.listen()
 
 
 def test_address_on_every_interface_is_reached_on_loopback() -> None:
