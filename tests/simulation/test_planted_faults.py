@@ -17,8 +17,9 @@ from ropewalk.adapters.backends.memory.store import MemoryPresence
 from ropewalk.adapters.backends.workers.store import LeasedSessions
 from ropewalk.core.cursor import Cursor, Step
 from ropewalk.core.idempotency import Registrations
+from ropewalk.engine.audience import JoinBuffer
 from ropewalk.engine.feed import FeedReader
-from ropewalk.engine.hub import Hub, JoinBuffer
+from ropewalk.engine.hub import Hub
 from ropewalk.engine.persistent_presence import PersistentPresence
 from ropewalk.engine.session_leases import LeasedSessionKeeper
 from ropewalk.model.history import Gap

@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
 from ropewalk.core.backoff import Backoff
 from ropewalk.core.cursor import Step
+from ropewalk.engine.audience import Audience, Backlog
 from ropewalk.engine.broker import Broker
 from ropewalk.engine.context import EngineContext
-from ropewalk.engine.hub import Audience, Backlog, Hub
+from ropewalk.engine.hub import Hub
 from ropewalk.engine.prefixes import Prefixes
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, GapReason, Replay, last_offset, split_at_gaps
@@ -68,7 +69,7 @@ class FeedReader:
         self._to_compare: list[str] = []  # streams that the periodic comparison has not reached in this round
         self._suspects: set[str] = set()  # streams to compare now: the feed may have lost messages of them
         self.exact = feed.exact
-        self.hub = self._hub = Hub(context.stats, context.clock, None if feed.exact else self)
+        self.hub = self._hub = Hub(context.stats, context.clock, None if feed.exact else self, context.limits.slice_writes)
         set_listened = broker.set_listened_streams if feed.exact else _ignore
         set_listened(self.hub.listened_streams)
         self.prefixes = self._prefixes = Prefixes(feed, self.hub, stream_key, set_listened)
@@ -89,7 +90,7 @@ class FeedReader:
                 elif not message.offset or (step := audience.cursor.take(message.epoch, message.offset)) is Step.NEXT:
                     # Streams with the same partition key are in one order.
                     if message.ordered or (message.fields is not None and message.fields.partition_key):
-                        keep_order(message.stream)
+                        keep_order(audience)
                     deliver(audience, message)
                 elif step is not Step.OLD:
                     self._out_of_step(audience, message)
@@ -101,7 +102,7 @@ class FeedReader:
             # Nothing is missing: this is the first message after a join, or the stream has restarted.
             audience.cursor.move(message.epoch, message.offset)
             if message.ordered or (message.fields is not None and message.fields.partition_key):
-                self._hub.keep_order(message.stream)
+                self._hub.keep_order(audience)
             self._hub.deliver(audience, message)
         else:
             self._fall_behind(audience).add(message)

@@ -1,181 +1,34 @@
-"""The hub keeps the listeners of each stream and delivers messages. A message is encoded once per (identifier, codec).
+"""The hub delivers the messages of each stream to its listeners. A message is encoded once per (identifier, codec).
 
-The deliveries of one event-loop tick are collected per group, encoded together and written once per connection at its end. The
-fast path does not check for slow connections: a slow connection has replaced its `write` callable.
+The deliveries of one event-loop turn are collected per group, encoded together and written once per connection at its end. The
+number of writes in one turn is bounded. The rest follows in the next ones, and takes further messages with it. Small audiences
+go first.
+
+The fast path does not check for slow connections: a slow connection has replaced its `write` callable.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Container, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Container
 from itertools import groupby
-from operator import attrgetter
 from typing import Protocol
 
-from ropewalk.core.cursor import Cursor
 from ropewalk.core.stats import Stats
-from ropewalk.model.history import MESSAGE_OVERHEAD_BYTES, Gap
-from ropewalk.model.messages import Deliverable, Position, Registered
+from ropewalk.engine.audience import Audience, Group, JoinBuffer, Listener, Missing, Write, discard
+from ropewalk.model.history import Gap
+from ropewalk.model.messages import Deliverable, Position
 from ropewalk.ports import Clock
 from ropewalk.protocol.codec import MessageCodec
 
 logger = logging.getLogger("ropewalk.engine")
 
-Write = Callable[[bytes], int | None]
-"""Returns the number of bytes written, or None if all were. May raise OSError."""
+SLICE_SECONDS = 0.002
+MAX_SLICES = 5
+"""In one turn, if other work kept the loop that much longer: deliveries get half of the time."""
 
-
-def discard(frame: bytes) -> None:
-    """The writer of a listener that has ended."""
-
-
-class Listener(Protocol):
-    """A listener of a group. `names`: the sids that `exclude_socket` is matched with. `attach` sets its writer in the group."""
-
-    names: tuple[str, ...]
-
-    def attach(self, group: "Group") -> None: ...
-    def detach(self, group: "Group") -> None: ...
-    def missed(self, group: "Group", after: Position, upto: Position) -> None:
-        """Messages above `after`, up to and with `upto`, are lost. The next frame reports the gap to the client."""
-
-    def write_rest(self, rest: bytes) -> None:
-        """Write the bytes that its writer did not take."""
-
-
-class Group:
-    """The listeners of one stream who get the same bytes: same identifier, same codec.
-
-    `pending`: messages that are not written yet. During a write, `newest` is the position of the last message in it, and
-    `written` that of the last message before it. Slow listeners set `slow`: the next write then separates messages that may be
-    dropped from the others, and `expendable` is True while the former are written. Every write clears `slow`.
-    """
-
-    __slots__ = (
-        "codec",
-        "expendable",
-        "head",
-        "identifier",
-        "newest",
-        "on_empty",
-        "pending",
-        "slow",
-        "stream",
-        "writers",
-        "written",
-    )
-
-    def __init__(self, stream: str, identifier: str, codec: MessageCodec, on_empty: Callable[[], None] | None = None) -> None:
-        """`on_empty` is called when the last listener leaves. Set for prefix groups only."""
-        self.stream = stream
-        self.identifier = identifier
-        self.codec = codec
-        self.head = codec.head(identifier)
-        self.writers: dict[Listener, Write] = {}
-        self.pending: list[Deliverable] = []
-        self.slow = False
-        self.expendable = False
-        self.newest = self.written = Position("", 0)
-        self.on_empty = on_empty
-
-
-class JoinBuffer:
-    """Buffers a stream's messages and gaps, in order, while a join is in progress. Above its limit it is `full` and empty.
-    Messages that may be dropped never fill it: they are dropped first, and `skipped` is set.
-
-    `last` is the newest position received, buffered or not.
-    """
-
-    __slots__ = ("_room", "full", "items", "last", "skipped")
-
-    def __init__(self, limit: int) -> None:
-        self._room = limit
-        self.full = False
-        self.skipped = False
-        self.last: Registered | Position | None = None
-        self.items: list[Deliverable | Gap] = []
-
-    def add(self, message: Deliverable) -> None:
-        if isinstance(message, Registered) and message.offset:
-            self.last = message
-        if message.expendable and message.size > self._room:
-            self.skipped = True
-        else:
-            self._keep(message, message.size)
-
-    def add_gap(self, gap: Gap) -> None:
-        if gap.epoch:
-            self.last = gap.upto
-        self._keep(gap, MESSAGE_OVERHEAD_BYTES)
-
-    def _keep(self, item: Deliverable | Gap, size: int) -> None:
-        self._room -= size
-        if self._room < 0:
-            self._drop_expendable()
-        self.full = self._room < 0
-        if self.full:
-            self.items.clear()
-        else:
-            self.items.append(item)
-
-    def _drop_expendable(self) -> None:
-        kept: list[Deliverable | Gap] = []
-        for item in self.items:
-            if isinstance(item, Gap) or not item.expendable:
-                kept.append(item)
-            else:
-                self._room += item.size
-                self.skipped = True
-        self.items = kept
-
-    def take(self) -> list[Deliverable | Gap]:
-        taken, self.items = self.items, []
-        self._room += sum(MESSAGE_OVERHEAD_BYTES if isinstance(item, Gap) else item.size for item in taken)
-        return taken
-
-
-class Backlog:
-    """Messages that arrived while a stream is catching up. Above its limit it is emptied: the store has the messages.
-
-    `ready` is resolved when the stream has caught up.
-    """
-
-    __slots__ = ("_limit", "_room", "messages", "overflowed", "ready")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = self._room = limit
-        self.messages: list[Deliverable] = []
-        self.overflowed = False
-        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def add(self, message: Deliverable) -> None:
-        self._room -= message.size + MESSAGE_OVERHEAD_BYTES
-        if self._room < 0:
-            self.overflowed = True
-            self.messages.clear()
-        else:
-            self.messages.append(message)
-
-    def take(self) -> list[Deliverable]:
-        taken, self.messages = self.messages, []
-        self._room = self._limit
-        return taken
-
-
-class Audience:
-    """The listeners of one stream in this process: groups of links, and joins in progress.
-
-    `cursor` is the last position delivered to them. `waiting` is None while the stream is up to date with the feed. Otherwise
-    it buffers messages until `engine/feed.py` has read the missing ones.
-    """
-
-    __slots__ = ("buffers", "cursor", "groups", "stream", "waiting")
-
-    def __init__(self, stream: str) -> None:
-        self.stream = stream
-        self.groups: dict[tuple[str, MessageCodec], Group] = {}
-        self.buffers: set[JoinBuffer] = set()
-        self.cursor = Cursor()
-        self.waiting: Backlog | None = None
+BYTES_AS_A_WRITE = 16 * 1024
+"""Bytes of a write that take as long as a further small write."""
 
 
 class Interest(Protocol):
@@ -189,44 +42,60 @@ class Interest(Protocol):
 
 
 class Hub:
-    """Joins and leaves flush pending messages first, so that a listener gets none from before it joined."""
+    """Joins and leaves flush pending messages of their group first, so that a listener gets none from before it joined.
 
-    def __init__(self, stats: Stats, clock: Clock, interest: Interest | None = None) -> None:
-        """`interest` is notified when a stream gets its first listener or loses its last one."""
+    Args:
+        interest: notified when a stream gets its first listener or loses its last one.
+        slice_writes: writes in one turn, and listeners in one group.
+    """
+
+    def __init__(self, stats: Stats, clock: Clock, interest: Interest | None = None, slice_writes: int = 256) -> None:
         self._stats = stats
         self._clock = clock
         self._interest = interest
+        self._slice = slice_writes
         self.audiences: dict[str, Audience] = {}
         self.listened_streams: Container[str] = self.audiences
-        self._dirty: list[Group] = []
-        self._registered_at: dict[float, int] = {}  # timestamp → number of messages
+        self._small: deque[Group] = deque()
+        self._large: deque[Group] = deque()  # groups of divided audiences
+        self._last_ordered: Audience | None = None
+        self._encoded: tuple[Group, list[Deliverable], bytes] | None = None  # the last write of a divided audience
+        self._written = 0  # writes of this turn; large ones count more
+        self._paused_at = 0.0
         self._flush_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def streams(self) -> int:
         return len(self.audiences)
 
-    def join(self, stream: str, identifier: str, codec: MessageCodec, listener: Listener) -> Group:
-        groups = self._audience(stream).groups
-        group = groups.get((identifier, codec))
-        if group is None:
-            group = groups[identifier, codec] = Group(stream, identifier, codec)
-        self.enter(group, listener)
-        return group
+    # --- listeners ----------------------------------------------------------------------------------------------------
 
-    def enter(self, group: Group, listener: Listener) -> None:
+    def join(self, stream: str, identifier: str, codec: MessageCodec, listener: Listener) -> Group:
+        return self.enter(self._audience(stream), identifier, codec, listener)
+
+    def enter(
+        self,
+        audience: Audience,
+        identifier: str,
+        codec: MessageCodec,
+        listener: Listener,
+        on_empty: Callable[[Group], None] | None = None,
+    ) -> Group:
+        group = audience.group(identifier, codec, self._slice, on_empty)
         self._flush_group(group)
         listener.attach(group)
+        return group
 
     def leave(self, group: Group, listener: Listener) -> None:
         self._flush_group(group)
         listener.detach(group)
         group.writers.pop(listener, None)
+        if group.writers:
+            return
         if group.on_empty is not None:
-            if not group.writers:
-                group.on_empty()
-        elif not group.writers and (audience := self.audiences.get(group.stream)):
-            audience.groups.pop((group.identifier, group.codec), None)
+            group.on_empty(group)
+        elif audience := self.audiences.get(group.stream):
+            audience.remove(group)
             self._forget_if_empty(audience)
 
     def silence(self, groups: Collection[Group], listener: Listener) -> None:
@@ -260,44 +129,51 @@ class Hub:
             if self._interest is not None:
                 self._interest.last(audience)
 
+    # --- deliveries ---------------------------------------------------------------------------------------------------
+
     def deliver(self, audience: Audience, message: Deliverable) -> None:
-        """Queue a message for all listeners. It is written at the end of this tick."""
+        """Queue a message for all listeners. It is written at the end of this turn, or in the next ones."""
         for buffer in audience.buffers:
             buffer.add(message)
-        if not audience.groups:
+        groups = audience.groups
+        if not groups:
             return
-        self._flush_later()
-        registered_at, at = self._registered_at, message.timestamp
-        registered_at[at] = registered_at.get(at, 0) + message.count
-        for group in audience.groups.values():
-            if message.exclude_socket:
-                self._write_excluding(group, message)
-                continue
-            if not group.pending:
-                self._dirty.append(group)
+        apart = bool(message.exclude_socket)
+        for group in groups:
             group.pending.append(message)
+            if apart:
+                group.apart = True
+            if not group.queued:
+                self._queue(group)
+                audience.last = group
+        last = audience.last or group
+        if last.registered is None:
+            last.registered = {}
+        last.registered[message.timestamp] = last.registered.get(message.timestamp, 0) + message.count
 
-    def keep_order(self, stream: str) -> None:
-        """Write pending messages of other streams before the next message of this one."""
-        for group in self._dirty:
-            if group.stream != stream:
-                self._flush_dirty()
-                return
+    def keep_order(self, audience: Audience) -> None:
+        """Before a message with a partition key: write pending messages of the stream that had one before."""
+        former, self._last_ordered = self._last_ordered, audience
+        if former is not None and former is not audience:
+            for group in former.groups:
+                self._flush_group(group)
 
     def send_gap(self, audience: Audience, gap: Gap, after: Position) -> None:
         """Report to all listeners that the messages above `after`, up to the end of the gap, are missing. Joins in progress get
         the gap in their buffers. A gap without an epoch is about messages without a position."""
         for buffer in audience.buffers:
             buffer.add_gap(gap)
-        upto = gap.upto
-        for group in audience.groups.values():
-            self._flush_group(group)
-            self._stats.gaps[gap.reason] += len(group.writers)
-            group.newest = upto
-            for listener in list(group.writers) if gap.epoch else ():
-                listener.missed(group, after, upto)
-            self._write(group.writers.items(), group.codec.reject_history(group.identifier, [gap]), 1)
-            group.written = upto
+        for group in audience.groups:
+            group.pending.append(Missing(gap, after))
+            group.apart = True
+            if not group.queued:
+                self._queue(group)
+                audience.last = group
+
+    def _queue(self, group: Group) -> None:
+        group.queued = True
+        (self._large if group.divided else self._small).append(group)
+        self._flush_later()
 
     def _flush_later(self) -> None:
         if not self._flush_due:
@@ -307,48 +183,80 @@ class Hub:
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
+        """Write what is pending, up to a bound. At least one group of each kind is written."""
         self._flush_due = False
-        self._flush_dirty()
-        if self._registered_at:
-            now, observe = self._clock(), self._stats.publish_to_deliver.observe
-            for registered_at, count in self._registered_at.items():
-                observe(max(0.0, now - registered_at), count)
-            self._registered_at.clear()
+        if self._loop is None:
+            return
+        self._written, bound = 0, self._bound()
+        for queue in (self._small, self._large):
+            while queue:
+                group = queue.popleft()
+                group.queued = False
+                self._flush_group(group)
+                if self._written >= bound:
+                    break
+        self._encoded = None
+        if self._small or self._large:
+            self._paused_at = self._loop.time()
+            self._flush_later()
+        else:
+            self._paused_at = 0.0
 
-    def _flush_dirty(self) -> None:
-        dirty, self._dirty = self._dirty, []
-        for group in dirty:
-            self._flush_group(group)
+    def _bound(self) -> int:
+        if not self._paused_at or self._loop is None:
+            return self._slice
+        others = self._loop.time() - self._paused_at
+        return int(self._slice * min(MAX_SLICES, max(1.0, others / SLICE_SECONDS)))
 
     def _flush_group(self, group: Group) -> None:
-        messages = group.pending
-        if not messages:
+        pending = group.pending
+        if not pending:
             return
         group.pending = []
-        if group.slow:
-            group.slow = False
-            self._send_apart(group, group.writers.items(), messages)
+        if group.apart:
+            group.apart = False
+            self._send_apart(group, pending)
         else:
-            self._send(group, group.writers.items(), messages)
+            self._send(group, group.writers.items(), pending)  # type: ignore[arg-type]  # gaps are sent apart
+        if group.registered is not None:
+            registered, group.registered = group.registered, None
+            now, observe = self._clock(), self._stats.publish_to_deliver.observe
+            for registered_at, count in registered.items():
+                observe(max(0.0, now - registered_at), count)
 
-    def _write_excluding(self, group: Group, message: Deliverable) -> None:
-        self._flush_group(group)
-        writers = [entry for entry in group.writers.items() if message.exclude_socket not in entry[0].names]
-        send = self._send_apart if group.slow else self._send
-        send(group, writers, [message])
-
-    def _send_apart(self, group: Group, writers: Collection[tuple[Listener, Write]], messages: Sequence[Deliverable]) -> None:
-        """Write messages that may be dropped apart from the others."""
-        for expendable, some in groupby(messages, attrgetter("expendable")):
+    def _send_apart(self, group: Group, pending: list[Deliverable | Missing]) -> None:
+        for (is_gap, expendable, excluded), some in groupby(pending, _kind):
+            if is_gap:
+                for missing in some:
+                    self._send_missing(group, missing)  # type: ignore[arg-type]
+                continue
+            writers: Collection[tuple[Listener, Write]] = group.writers.items()
+            if excluded:
+                writers = [entry for entry in writers if excluded not in entry[0].names]
             group.expendable = expendable
-            self._send(group, writers, list(some))
+            self._send(group, writers, list(some))  # type: ignore[arg-type]
         group.expendable = False
 
+    def _send_missing(self, group: Group, missing: Missing) -> None:
+        gap, upto = missing.gap, missing.gap.upto
+        self._stats.gaps[gap.reason] += len(group.writers)
+        group.newest = upto
+        for listener in list(group.writers) if gap.epoch else ():
+            listener.missed(group, missing.after, upto)
+        self._write(group.writers.items(), group.codec.reject_history(group.identifier, [gap]), 1)
+        group.written = upto
+
     def _send(self, group: Group, writers: Collection[tuple[Listener, Write]], messages: list[Deliverable]) -> None:
-        try:
-            blob = group.codec.batch(group.head, messages)
-        except Exception:
-            messages, blob = self._deliverable(group, messages)
+        known = self._encoded
+        if known is not None and _is_same(known, group, messages):
+            blob = known[2]
+        else:
+            try:
+                blob = group.codec.batch(group.head, messages)
+            except Exception:
+                messages, blob = self._deliverable(group, messages)
+            if group.divided:
+                self._encoded = group, messages, blob
         for message in reversed(messages):
             if message.offset:
                 group.newest = Position(message.epoch, message.offset)
@@ -379,5 +287,22 @@ class Hub:
                     listener.write_rest(blob[taken:])
             except Exception:  # one broken link must not cost the others their message
                 logger.exception("delivery failed")
+        self._written += len(writers) * (1 + size // BYTES_AS_A_WRITE)
         self._stats.deliveries += count * len(writers)
         self._stats.delivered_bytes += size * len(writers)
+
+
+def _kind(item: Deliverable | Missing) -> tuple[bool, bool, str]:
+    """Neighbours of one kind are sent together."""
+    return (True, False, "") if isinstance(item, Missing) else (False, item.expendable, item.exclude_socket)
+
+
+def _is_same(known: tuple[Group, list[Deliverable], bytes], group: Group, messages: list[Deliverable]) -> bool:
+    """Whether a group gets the bytes that another group of its stream got."""
+    other, written, _ = known
+    return (
+        other.stream == group.stream
+        and other.identifier == group.identifier
+        and other.codec is group.codec
+        and written == messages
+    )

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 
 from ropewalk.core.backoff import Backoff
 from ropewalk.core.delivered import Delivered
+from ropewalk.engine.audience import JoinBuffer
 from ropewalk.engine.context import EngineContext
 from ropewalk.engine.feed import FeedReader
-from ropewalk.engine.hub import Hub, JoinBuffer
+from ropewalk.engine.hub import Hub
 from ropewalk.engine.link import Link
 from ropewalk.engine.replay import HistoryAnswer, Reading, Replayer, RequestedHistory
 from ropewalk.engine.subscription import Steps, Subscription

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from ropewalk.core.outbox import Outbox, Skipped
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
-from ropewalk.engine.hub import Group, Write, discard
+from ropewalk.engine.audience import Group, Write, discard
 from ropewalk.model.closing import Closing
 from ropewalk.model.history import Gap, GapReason
 from ropewalk.model.messages import Position
@@ -141,7 +141,7 @@ class Link:
             return discard
         if self._outbox is None:
             return self._connection.write if self._direct is None else self._direct.send
-        group.slow = True
+        group.apart = True
         return partial(self._offer, group, self._rules.of(group.stream).slow_consumer)
 
     def _offer(self, key: Group | None, policy: SlowPolicy, frame: bytes) -> None:
@@ -150,7 +150,7 @@ class Link:
         if key is None:
             self._put(None, frame, policy)
             return
-        key.slow = True
+        key.apart = True
         if key.expendable:
             self._put(Expendable(key), frame, SlowPolicy.DROP)
         else:

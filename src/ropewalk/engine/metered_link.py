@@ -12,7 +12,7 @@ from functools import partial
 from ropewalk.core.outbox import Outbox
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
-from ropewalk.engine.hub import Group, Write
+from ropewalk.engine.audience import Group, Write
 from ropewalk.engine.link import Expendable, Link, LinkOwner
 from ropewalk.model.messages import Position
 from ropewalk.model.rules import SlowPolicy

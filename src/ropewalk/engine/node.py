@@ -60,7 +60,6 @@ class Disconnector:
         """End the live, departing and stored sessions of an identity. Opening sessions end once they are identified."""
         ids = request.identifier
         self._table.revocations.add(request)
-        self._hub.flush()  # messages that were published before the request are sent before the disconnect frame
         live = [session for session in self._table.live.values() if session.ids == ids]
         departing = [session for session in self._table.departing.values() if session.ids == ids]
         for session in live:

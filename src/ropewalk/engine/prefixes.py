@@ -11,7 +11,8 @@ from itertools import groupby
 from operator import attrgetter
 
 from ropewalk.core.names import PrefixTable
-from ropewalk.engine.hub import Audience, Group, Hub
+from ropewalk.engine.audience import Audience, Group
+from ropewalk.engine.hub import Hub
 from ropewalk.engine.link import Link
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model.commands import SubscribePrefix
@@ -85,9 +86,7 @@ class Prefixes:
             refused = AWAY
         self._joining -= Counter([prefix])
         if refused is None and link.open:
-            group = self._group(wanted, self._codec_for(link.codec.messages))
-            self._hub.enter(group, link)
-            subscription.groups = (group,)
+            subscription.groups = (self._enter(wanted, self._codec_for(link.codec.messages), link),)
         self._unlisten_if_unwanted(prefix)
         return refused
 
@@ -95,23 +94,19 @@ class Prefixes:
         """One prefix codec per codec, so that its listeners share a group."""
         return self._codecs.setdefault(codec, PrefixCodec(codec))
 
-    def _group(self, wanted: SubscribePrefix, codec: PrefixCodec) -> Group:
-        prefix, identifier = wanted.prefix, wanted.identifier
+    def _enter(self, wanted: SubscribePrefix, codec: PrefixCodec, link: Link) -> Group:
+        prefix = wanted.prefix
         audience = self._audiences.get(prefix)
         if audience is None:
             audience = Audience(wanted.name)
             self._audiences.put(prefix, audience)
             self._set_listened(self)
-        group = audience.groups.get((identifier, codec))
-        if group is None:
-            left = partial(self._left, prefix, identifier, codec)
-            group = audience.groups[identifier, codec] = Group(wanted.name, identifier, codec, left)
-        return group
+        return self._hub.enter(audience, wanted.identifier, codec, link, partial(self._left, prefix))
 
-    def _left(self, prefix: bytes, identifier: str, codec: MessageCodec) -> None:
+    def _left(self, prefix: bytes, group: Group) -> None:
         audience = self._audiences.get(prefix)
         if audience is not None:
-            audience.groups.pop((identifier, codec), None)
+            audience.remove(group)
             if not audience.groups:
                 self._audiences.remove(prefix)
                 if not self.by_length:

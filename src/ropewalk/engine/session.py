@@ -12,7 +12,7 @@ import msgspec
 from ropewalk.core.lifecycle import LifecycleEvent, SessionState, advance
 from ropewalk.core.quotas import TokenBucket
 from ropewalk.engine import trace
-from ropewalk.engine.hub import Group
+from ropewalk.engine.audience import Group
 from ropewalk.engine.inbox import CommandRate, Inbox
 from ropewalk.engine.link import Link
 from ropewalk.engine.metered_link import MeteredLink

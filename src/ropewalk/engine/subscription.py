@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from msgspec.structs import replace
 
 from ropewalk.core.delivered import Delivered
-from ropewalk.engine.hub import Group, JoinBuffer
+from ropewalk.engine.audience import Group, JoinBuffer
 from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position
 from ropewalk.model.sessions import Subscribed

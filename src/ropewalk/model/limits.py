@@ -39,6 +39,7 @@ class Limits(Struct, frozen=True):
     resume_timeout: float = 2.0
     max_pending_history: int = 64 * 1024 * 1024  # of all sessions of a process
     archive_replay: int = 10_000  # messages of the archive in one answer
+    slice_writes: int = 256  # deliveries in one turn of the event loop: about 2 ms
     ping_interval: float = 3.0
     ping_units: int = 1  # of a ping's timestamp, per second
     pong_timeout: float = 0.0

@@ -1,10 +1,12 @@
 """The hub: messages of one tick are encoded together, once for each group."""
 
+import asyncio
 import re
 from collections.abc import Sequence
 
 from ropewalk.core.stats import Stats
-from ropewalk.engine.hub import Backlog, Group, Hub
+from ropewalk.engine.audience import Backlog, Group
+from ropewalk.engine.hub import Hub
 from ropewalk.model.history import MESSAGE_OVERHEAD_BYTES, Gap
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, TransientRun
 from ropewalk.protocol.broky.codec import MAX_RUN_BYTES
@@ -218,3 +220,78 @@ async def test_backlog_has_room_again_after_take() -> None:
     assert [message.offset for message in backlog.take()] == [1]
     backlog.add(Registered("a", b"1", 0.0, "e", 2))
     assert ([message.offset for message in backlog.take()], backlog.overflowed) == ([2], False)
+
+
+# --- slices -----------------------------------------------------------------------------------------------------------
+
+
+async def _turn() -> None:
+    await asyncio.sleep(0)
+
+
+def offsets_in(listener: Listener) -> list[int]:
+    return [int(found) for found in re.findall(rb'"offset":(\d+)', b"".join(listener.written))]
+
+
+async def test_large_audience_is_written_in_slices_and_small_ones_first() -> None:
+    hub, many, few = Hub(Stats(), lambda: 2.0, slice_writes=10), [Listener() for _ in range(35)], Listener()
+    for listener in many:
+        hub.join("s", "", CABLE, listener)
+    hub.join("t", "", CABLE, few)
+    hub.deliver(hub.audiences["s"], registered(1))
+    reached = []
+    for turn in range(4):
+        await _turn()
+        reached.append((sum(bool(listener.written) for listener in many), len(few.written)))
+        hub.deliver(hub.audiences["t"], registered(turn + 1))
+    assert reached == [(10, 0), (20, 1), (30, 2), (35, 3)]
+
+
+async def test_messages_join_the_write_for_listeners_that_still_wait() -> None:
+    hub, listeners = Hub(Stats(), lambda: 2.0, slice_writes=10), [Listener() for _ in range(40)]
+    for listener in listeners:
+        hub.join("s", "", CABLE, listener)
+    for offset in range(1, 5):
+        hub.deliver(hub.audiences["s"], registered(offset))
+        await _turn()
+    for _ in range(8):
+        await _turn()
+    assert [offsets_in(listener) for listener in listeners] == [[1, 2, 3, 4]] * 40
+    assert [len(listener.written) for listener in listeners[::10]] == [2, 2, 2, 1]
+
+
+async def test_time_of_a_message_is_measured_when_its_last_listener_has_it() -> None:
+    stats, now = Stats(), [2.0]
+    hub = Hub(stats, lambda: now[0], slice_writes=10)
+    for _ in range(40):
+        hub.join("s", "", CABLE, Listener())
+    hub.deliver(hub.audiences["s"], registered(1))
+    counts = []
+    for _ in range(4):
+        await _turn()
+        now[0] += 1.0
+        counts.append((sum(stats.publish_to_deliver.counts), stats.publish_to_deliver.total))
+    assert counts == [(0, 0.0)] * 3 + [(1, 4.0)]
+
+
+async def test_groups_that_have_become_small_take_new_listeners() -> None:
+    hub = Hub(Stats(), lambda: 2.0, slice_writes=10)
+    joined = [(hub.join("s", "", CABLE, listener), listener) for listener in [Listener() for _ in range(100)]]
+    for group, listener in joined[:95]:
+        if listener is not joined[0][1]:
+            hub.leave(group, listener)
+    for _ in range(20):
+        hub.join("s", "", CABLE, Listener())
+    assert sorted(len(group.writers) for group in hub.audiences["s"].groups) == [6, 10, 10]
+
+
+async def test_audience_ends_with_its_last_listener() -> None:
+    hub = Hub(Stats(), lambda: 2.0, slice_writes=10)
+    joined = [(hub.join("s", "", CABLE, listener), listener) for listener in [Listener() for _ in range(25)]]
+    hub.deliver(hub.audiences["s"], registered(1))
+    for group, listener in joined:
+        hub.leave(group, listener)
+    assert not hub.audiences
+    assert [offsets_in(listener) for _, listener in joined] == [[1]] * 25
+    await _turn()
+    assert hub.streams() == 0

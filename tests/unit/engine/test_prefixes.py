@@ -6,7 +6,8 @@ import pytest
 
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
-from ropewalk.engine.hub import Group, Hub
+from ropewalk.engine.audience import Group
+from ropewalk.engine.hub import Hub
 from ropewalk.engine.link import Link
 from ropewalk.engine.prefixes import (
     AWAY,
@@ -186,6 +187,7 @@ async def test_possible_loss_is_reported_with_the_prefix_and_no_position() -> No
     link, connection = bench.link()
     await bench.prefixes.join(link, *wanted("a/"))
     bench.prefixes.missed()
+    await settle()
     assert got(connection) == [Gap(b"a/", Reason.TRIMMED, b"", 0, 0)]
 
 

@@ -63,6 +63,7 @@ LIMITS = Limits(
     command_burst=1_000_000,
     sessions_ttl=60.0,
     presence_ttl=5.0,
+    slice_writes=2,
 )
 RULES = StreamRules(history_limit=20, history_ttl=60.0)
 STREAM_RULES = (
