@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from benchmarks.live import measure_live
 from benchmarks.needs import missing
+from benchmarks.neighbour import measure_neighbour
 from benchmarks.report import Figure
 from benchmarks.sizes import Sizes
 
@@ -23,6 +24,7 @@ class Part(Struct, frozen=True):
 PARTS = {
     "fanout": Part("a, b: deliveries a second to many subscribers, one by one and in batches"),
     "latency": Part("d: publish to last subscriber at a fixed rate"),
+    "neighbour": Part("u: a small stream beside a large one"),
     "memory": Part("c: resident memory of an idle connection"),
     "storm": Part("e: all connections cut, until all are whole again"),
     "publish": Part("q: processor time of publishing one by one over HTTP", ("dev",)),
@@ -53,6 +55,8 @@ def measure(parts: Sequence[str], sizes: Sizes) -> list[Figure]:
     figures: list[Figure] = []
     if set(parts) & set(_LIVE):
         figures += measure_live(parts, sizes)
+    if "neighbour" in parts:
+        figures += measure_neighbour(sizes)
     if "publish" in parts:
         from benchmarks.publishing import measure_publishing
 

@@ -22,12 +22,19 @@ class Served:
     """Opens the crowd, and learns from a first message how long a frame is."""
 
     def __init__(
-        self, publish_at: Address, subscribe_at: Address, field: Remote[Field], crowd: str, subscribers: int, payload: int
+        self,
+        publish_at: Address,
+        subscribe_at: Address,
+        field: Remote[Field],
+        crowd: str,
+        subscribers: int,
+        payload: int,
+        stream: str = STREAM,
     ) -> None:
         self.subscribers = subscribers
         self._field, self._crowd = field, crowd
-        field.call(Field.open, crowd, subscribe_at, PATH, STREAM, subscribers, Stage.SUBSCRIBED)
-        self._publisher = Publisher(publish_at, STREAM, payload)
+        field.call(Field.open, crowd, subscribe_at, PATH, stream, subscribers, Stage.SUBSCRIBED)
+        self._publisher = Publisher(publish_at, stream, payload)
         _, self._offset = self._publisher.position()
         message = field.call(Field.probe, crowd, self._offset)
         self._size = len(message) + (2 if len(message) < 126 else 4) - len(str(self._offset))

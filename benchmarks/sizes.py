@@ -18,6 +18,13 @@ class Sizes(Struct, frozen=True):
     latency_rounds: int
     latency_messages: int
     latency_rate: float
+    neighbour_subscribers: int
+    neighbour_rounds: int
+    neighbour_messages: int
+    neighbour_rate: float
+    crowd_subscribers: int
+    crowd_rate: float
+    crowd_messages: int
     worker_subscribers: int
     memory_connections: int
     memory_settle: float
@@ -92,6 +99,13 @@ FULL = Sizes(
     latency_messages=150,
     # well below what one process can deliver: above, it is queueing that would be measured
     latency_rate=50.0,
+    neighbour_subscribers=10,
+    neighbour_rounds=3,
+    neighbour_messages=500,
+    neighbour_rate=100.0,
+    crowd_subscribers=10_000,
+    crowd_rate=5.0,
+    crowd_messages=20,
     worker_subscribers=20,
     memory_connections=10_000,
     memory_settle=4.0,
@@ -165,6 +179,13 @@ QUICK = Sizes(
     latency_rounds=1,
     latency_messages=20,
     latency_rate=100.0,
+    neighbour_subscribers=5,
+    neighbour_rounds=1,
+    neighbour_messages=20,
+    neighbour_rate=100.0,
+    crowd_subscribers=300,
+    crowd_rate=20.0,
+    crowd_messages=4,
     worker_subscribers=10,
     memory_connections=100,
     memory_settle=0.2,

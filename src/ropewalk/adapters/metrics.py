@@ -51,7 +51,8 @@ class _NodeCollector(Collector):
             yield GaugeMetricFamily(PREFIX + name, _words(name), size)
         yield _by_reason("gaps", "Gaps reported to clients", GapReason, report.gaps)
         yield _by_reason("refusals", "Refused, dropped or ended requests, messages and connections", Refusal, report.refusals)
-        yield _latency(report.latency)
+        yield _histogram("publish_to_deliver_seconds", "From a publication to its delivery", report.latency)
+        yield _histogram("loop_turn_seconds", "How late a timer was because the event loop was busy", report.turns)
         figures = self._process.collect()
         yield from _by_process(figures, report.processes) if report.processes else figures
 
@@ -112,10 +113,5 @@ def _by_reason(name: str, words: str, reasons: Iterable[str], counts: Mapping[st
     return family
 
 
-def _latency(latency: Latency) -> Metric:
-    return HistogramMetricFamily(
-        PREFIX + "publish_to_deliver_seconds",
-        "From a publication to its delivery",
-        buckets=latency.buckets,
-        sum_value=latency.total,
-    )
+def _histogram(name: str, words: str, observed: Latency) -> Metric:
+    return HistogramMetricFamily(PREFIX + name, words, buckets=observed.buckets, sum_value=observed.total)

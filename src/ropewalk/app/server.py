@@ -95,6 +95,7 @@ class Server:
             self._exchanging = asyncio.get_running_loop().create_task(inspector.run())
         self._acceptor = Acceptor(shared_port, sockets, self._tls)
         self._acceptor.start()
+        self._parts.node.watch_turns()
         if self._role.kind is not ProcessKind.WORKER:
             self._announce()
 

@@ -49,6 +49,7 @@ def merge_reports(reports: Sequence[NodeReport]) -> NodeReport:
         gaps=_sums(report.gaps for report in reports),
         refusals=_sums(report.refusals for report in reports),
         latency=_latency([report.latency for report in reports]),
+        turns=_latency([report.turns for report in reports]),
         shards=next((report.shards for report in reports if report.shards), ()),
         backend=_gauges(report.backend for report in reports),
         archive=_gauges(report.archive for report in reports),
@@ -67,13 +68,18 @@ def merge_reports(reports: Sequence[NodeReport]) -> NodeReport:
 def extract_counters(report: NodeReport) -> NodeReport:
     """The part that is kept after its process has ended: the counters since the start, so that no counter of the node falls."""
     return NodeReport(
-        counts=report.counts, gaps=report.gaps, refusals=report.refusals, latency=report.latency, workers=NOTHING.workers
+        counts=report.counts,
+        gaps=report.gaps,
+        refusals=report.refusals,
+        latency=report.latency,
+        turns=report.turns,
+        workers=NOTHING.workers,
     )
 
 
 def strip_counters(report: NodeReport) -> NodeReport:
     """The part that ends with its process."""
-    return replace(report, counts={}, gaps={}, refusals={}, latency=Latency())
+    return replace(report, counts={}, gaps={}, refusals={}, latency=Latency(), turns=Latency())
 
 
 def newest(one: NodeReport, other: NodeReport) -> NodeReport:

@@ -46,7 +46,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Stats:
-    """Counters since start, one field each; `gaps` and `refusals` are by reason, `publish_to_deliver` in seconds."""
+    """Counters since start, one field each; `gaps` and `refusals` are by reason, the histograms in seconds."""
 
     connections_accepted: int = 0
     connections_closed: int = 0
@@ -75,6 +75,7 @@ class Stats:
     gaps: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     publish_to_deliver: Histogram = field(default_factory=Histogram)
+    loop_turns: Histogram = field(default_factory=Histogram)
 
     def counts(self) -> dict[str, int]:
         """The plain counters by name, in the order of their fields."""

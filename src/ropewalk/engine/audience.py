@@ -31,7 +31,7 @@ class Listener(Protocol):
         """Write the bytes that its writer did not take."""
 
 
-class Missing(NamedTuple):
+class QueuedGap(NamedTuple):
     """A gap for all listeners: the messages above `after`, up to the end of the gap, are missing."""
 
     gap: Gap
@@ -76,7 +76,7 @@ class Group:
         self.codec = codec
         self.head = codec.head(identifier)
         self.writers: dict[Listener, Write] = {}
-        self.pending: list[Deliverable | Missing] = []
+        self.pending: list[Deliverable | QueuedGap] = []
         self.queued = False
         self.divided = False
         self.apart = False

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Protocol
 
 from ropewalk.core.stats import Stats
-from ropewalk.engine.audience import Audience, Group, JoinBuffer, Listener, Missing, Write, discard
+from ropewalk.engine.audience import Audience, Group, JoinBuffer, Listener, QueuedGap, Write, discard
 from ropewalk.model.history import Gap
 from ropewalk.model.messages import Deliverable, Position
 from ropewalk.ports import Clock
@@ -164,7 +164,7 @@ class Hub:
         for buffer in audience.buffers:
             buffer.add_gap(gap)
         for group in audience.groups:
-            group.pending.append(Missing(gap, after))
+            group.pending.append(QueuedGap(gap, after))
             group.apart = True
             if not group.queued:
                 self._queue(group)
@@ -197,15 +197,15 @@ class Hub:
                     break
         self._encoded = None
         if self._small or self._large:
-            self._paused_at = self._loop.time()
+            self._paused_at = self._clock()
             self._flush_later()
         else:
             self._paused_at = 0.0
 
     def _bound(self) -> int:
-        if not self._paused_at or self._loop is None:
+        if not self._paused_at:
             return self._slice
-        others = self._loop.time() - self._paused_at
+        others = self._clock() - self._paused_at
         return int(self._slice * min(MAX_SLICES, max(1.0, others / SLICE_SECONDS)))
 
     def _flush_group(self, group: Group) -> None:
@@ -224,11 +224,11 @@ class Hub:
             for registered_at, count in registered.items():
                 observe(max(0.0, now - registered_at), count)
 
-    def _send_apart(self, group: Group, pending: list[Deliverable | Missing]) -> None:
+    def _send_apart(self, group: Group, pending: list[Deliverable | QueuedGap]) -> None:
         for (is_gap, expendable, excluded), some in groupby(pending, _kind):
             if is_gap:
-                for missing in some:
-                    self._send_missing(group, missing)  # type: ignore[arg-type]
+                for queued in some:
+                    self._send_gap(group, queued)  # type: ignore[arg-type]
                 continue
             writers: Collection[tuple[Listener, Write]] = group.writers.items()
             if excluded:
@@ -237,12 +237,12 @@ class Hub:
             self._send(group, writers, list(some))  # type: ignore[arg-type]
         group.expendable = False
 
-    def _send_missing(self, group: Group, missing: Missing) -> None:
-        gap, upto = missing.gap, missing.gap.upto
+    def _send_gap(self, group: Group, queued: QueuedGap) -> None:
+        gap, upto = queued.gap, queued.gap.upto
         self._stats.gaps[gap.reason] += len(group.writers)
         group.newest = upto
         for listener in list(group.writers) if gap.epoch else ():
-            listener.missed(group, missing.after, upto)
+            listener.missed(group, queued.after, upto)
         self._write(group.writers.items(), group.codec.reject_history(group.identifier, [gap]), 1)
         group.written = upto
 
@@ -292,9 +292,9 @@ class Hub:
         self._stats.delivered_bytes += size * len(writers)
 
 
-def _kind(item: Deliverable | Missing) -> tuple[bool, bool, str]:
+def _kind(item: Deliverable | QueuedGap) -> tuple[bool, bool, str]:
     """Neighbours of one kind are sent together."""
-    return (True, False, "") if isinstance(item, Missing) else (False, item.expendable, item.exclude_socket)
+    return (True, False, "") if isinstance(item, QueuedGap) else (False, item.expendable, item.exclude_socket)
 
 
 def _is_same(known: tuple[Group, list[Deliverable], bytes], group: Group, messages: list[Deliverable]) -> bool:

@@ -54,6 +54,7 @@ class NodeInspector:
             gaps=dict(stats.gaps),
             refusals=dict(stats.refusals),
             latency=build_latency(stats.publish_to_deliver),
+            turns=build_latency(stats.loop_turns),
             shards=tuple(sources.shards()),
             backend=node.backend.gauges(),
             archive=sources.archive(),

@@ -234,6 +234,10 @@ class Node:
                 logger.warning("sessions are not saved: store timeout", extra={"count": len(waiting)})
                 return
 
+    def watch_turns(self) -> None:
+        """Measure from now on how long the event loop is held."""
+        self.tasks.spawn(self.tasks.watch_turns(self.stats.loop_turns))
+
     async def _keep_time(self) -> None:
         failures = 0
         while True:

@@ -14,7 +14,7 @@ SHUTTING_DOWN = "shutting down"
 
 
 class Latency(Struct, frozen=True):
-    """Seconds from a publication to its delivery, since start.
+    """Seconds that something took, since start.
 
     `buckets` are (upper bound as text, observations at or below it) and end with "+Inf". A percentile is the upper bound of its
     bucket, so it errs on the high side; above the last bound it is that bound.
@@ -44,6 +44,8 @@ class NodeReport(Struct, frozen=True):
         history_waiting_bytes: history that clients have requested and not taken.
         totals: some seconds old on a node with many sessions.
         counts: since the start, as are `gaps` and `refusals`.
+        latency: from a publication to its delivery.
+        turns: how long the event loop was held, by samples.
         rates: increments of counts per second, over the last few seconds.
         workers: number of workers in this report.
         clients: open connections that `--max_conn` limits.
@@ -64,6 +66,7 @@ class NodeReport(Struct, frozen=True):
     gaps: Mapping[str, int] = {}
     refusals: Mapping[str, int] = {}
     latency: Latency = Latency()
+    turns: Latency = Latency()
     shards: tuple[ShardSpan, ...] = ()
     backend: Gauges = {}
     archive: Gauges = {}

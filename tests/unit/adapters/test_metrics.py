@@ -71,9 +71,11 @@ def test_gaps_are_counted_by_reason_including_zeros() -> None:
     assert seen["ropewalk_gaps_total", "dropped"] == 0
 
 
-def test_latency_is_a_cumulative_histogram() -> None:
-    seen = samples(make_page(NodeReport(latency=Latency((("0.00025", 2), ("0.5", 3), ("+Inf", 4)), 60.3))))
-    name = "ropewalk_publish_to_deliver_seconds"
+@pytest.mark.parametrize("name", ["ropewalk_publish_to_deliver_seconds", "ropewalk_loop_turn_seconds"])
+def test_latency_is_a_cumulative_histogram(name: str) -> None:
+    observed = Latency((("0.00025", 2), ("0.5", 3), ("+Inf", 4)), 60.3)
+    report = NodeReport(turns=observed) if "turn" in name else NodeReport(latency=observed)
+    seen = samples(make_page(report))
     assert seen[f"{name}_bucket", "0.00025"] == 2
     assert seen[f"{name}_bucket", "0.5"] == 3
     assert seen[f"{name}_bucket", "+Inf"] == seen[f"{name}_count", ""] == 4

@@ -2,9 +2,13 @@
 
 import asyncio
 import logging
+import time
+from functools import partial
 
 import pytest
 
+from ropewalk.core.stats import Histogram
+from ropewalk.engine import tasks as tasks_module
 from ropewalk.engine.tasks import Tasks
 from tests.unit.engine.workbench import settle
 
@@ -120,3 +124,36 @@ async def test_failed_work_is_logged(waits: bool, caplog: pytest.LogCaptureFixtu
         Tasks().start(work())
         await settle()
     assert [record.message for record in caplog.records] == ["background task failed"]
+
+
+async def test_work_of_many_is_started_over_several_turns_in_order() -> None:
+    tasks, started = Tasks(), list[int]()
+
+    async def work(number: int) -> None:
+        if number == 1:
+            tasks.start_soon(partial(work, 100))
+        started.append(number)
+
+    for number in range(40):
+        tasks.start_soon(partial(work, number))
+    counts = []
+    for _ in range(3):
+        await asyncio.sleep(0)
+        counts.append(len(started))
+    assert counts == [16, 32, 41]
+    assert started == [*range(40), 100]
+    tasks.start_soon(partial(work, 200))
+    await asyncio.sleep(0)
+    assert started[-1] == 200
+
+
+async def test_time_for_which_the_event_loop_is_held_is_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks_module, "BETWEEN_SAMPLES", 0.001)
+    tasks, observed = Tasks(), Histogram((0.03,))
+    watching = tasks.spawn(tasks.watch_turns(observed))
+    await asyncio.sleep(0)
+    time.sleep(0.05)  # holds the loop
+    await asyncio.sleep(0.001)
+    await asyncio.sleep(0)
+    watching.cancel()
+    assert observed.counts[-1] >= 1
