@@ -15,7 +15,6 @@ from ropewalk.engine.context import Access, EngineContext
 from ropewalk.engine.conversation import Conversation
 from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.history_pages import HistoryPages
-from ropewalk.engine.hub import Hub
 from ropewalk.engine.joins import Joiner
 from ropewalk.engine.session import Session
 from ropewalk.engine.session_log import SessionLog
@@ -38,8 +37,7 @@ from ropewalk.protocol.codec import SessionCodec
 class Disconnector:
     """Handles disconnect requests of the feed: remote disconnects, and sessions that another node takes over."""
 
-    def __init__(self, hub: Hub, table: SessionTable, store: SessionStore, services: SessionServices) -> None:
-        self._hub = hub
+    def __init__(self, table: SessionTable, store: SessionStore, services: SessionServices) -> None:
         self._table = table
         self._store = store
         self._keeper = services.keeper
@@ -138,7 +136,7 @@ class Node:
         self.joiner = Joiner(context, feed.hub, feed, backend.streams, self.waiting_history)
         services = build_services(context, backend, application, self.sessions, self.joiner, session_log)
         self.session_log, self._keeper, self.disconnect_queue = services.session_log, services.keeper, services.disconnect_queue
-        self._disconnector = Disconnector(feed.hub, self.sessions, backend.sessions, services)
+        self._disconnector = Disconnector(self.sessions, backend.sessions, services)
         self.local_publisher = LocalPublisher(self._deliver, self._disconnector.disconnect, stats, clock)
         self._conversation = None
         if application is not None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from socket import socket
 from typing import Protocol, cast
 
@@ -20,7 +21,7 @@ from ropewalk.adapters.endpoints.http_connection import MAX_HEAD_BYTES, HttpConn
 from ropewalk.adapters.endpoints.http_requests import HttpRequest
 from ropewalk.adapters.endpoints.http_responses import HttpResponse, refusal
 from ropewalk.adapters.endpoints.routes import HttpRoute, HttpRouter
-from ropewalk.adapters.endpoints.turns import LoopTurns
+from ropewalk.adapters.endpoints.turns import LoopTurns, PacedStarts
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.model.errors import BadRequest
 from ropewalk.model.refusals import Refusal
@@ -196,8 +197,8 @@ def wants_websocket(head: bytes) -> bool:
 
 HEAD_TIMEOUT = 5.0
 TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
-TOO_LONG = b"HTTP/1.1 431 HttpRequest Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-NO_PROXY_HEADER = b"HTTP/1.1 400 Bad HttpRequest\r\nContent-Length: 24\r\nConnection: close\r\n\r\na PROXY header is needed"
+TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+NO_PROXY_HEADER = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 24\r\nConnection: close\r\n\r\na PROXY header is needed"
 
 
 class SharedPort:
@@ -234,6 +235,7 @@ class SharedPort:
             self.protocols = (BrokyOnPort(broky, self.admission), *self.protocols)
         self.proxies = proxies
         self.proxy_header = proxy_header
+        self.handshakes = PacedStarts(LoopTurns())
 
     def _client_connections(self) -> int:
         return self._endpoint.connections + (self.broky.connections if self.broky is not None else 0)
@@ -266,6 +268,7 @@ class ProtocolDetector(asyncio.Protocol):
     __slots__ = (
         "_dropped",
         "_head",
+        "_matched",
         "_peer",
         "_shared_port",
         "_transport",
@@ -280,6 +283,7 @@ class ProtocolDetector(asyncio.Protocol):
         self._head = b""
         self._peer = Peer("")
         self._waits_for_proxy_header = False
+        self._matched = False  # the WebSocket handshake waits for its turn
         self._transport: asyncio.Transport | None = None
         self.accepting: asyncio.Task[None] | None = None  # the TLS handshake
         self.entering: Coroutine[object, None, object] | None = None  # without TLS
@@ -302,12 +306,17 @@ class ProtocolDetector(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._head += data
+        if self._matched:
+            return
         if self._waits_for_proxy_header and not self._take_proxy_header():
             return
         for protocol in self._shared_port.protocols:
             match = protocol.detect(self._head)
             if match is Match.YES:
-                self._hand_over(protocol)
+                if isinstance(protocol, WebSocketOnPort):
+                    self._wait_for_turn(protocol)
+                else:
+                    self._hand_over(protocol)
                 return
             if match is Match.UNDECIDED and len(self._head) <= MAX_HEAD_BYTES:
                 return
@@ -355,6 +364,19 @@ class ProtocolDetector(asyncio.Protocol):
         assert self._transport is not None
         self._transport.write(response)
         self._transport.close()
+
+    def _wait_for_turn(self, protocol: PortProtocol) -> None:
+        """A handshake opens a session, so thousands at once would hold the event loop."""
+        assert self._transport is not None
+        self._matched = True
+        self._shared_port.head_timeouts.end(self)  # the head is complete
+        self._transport.pause_reading()
+        self._shared_port.handshakes.put(partial(self._take_turn, protocol))
+
+    def _take_turn(self, protocol: PortProtocol) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._hand_over(protocol)
 
     def _hand_over(self, protocol: PortProtocol) -> None:
         assert self._transport is not None

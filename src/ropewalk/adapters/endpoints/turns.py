@@ -78,6 +78,33 @@ class LoopTurns:
                 self._schedule()
 
 
+class PacedStarts:
+    """Small pieces of work of very many clients, such as handshakes: in one turn as many as fit, in order of arrival."""
+
+    def __init__(self, turns: LoopTurns) -> None:
+        self._turns = turns
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def put(self, start: Callable[[], None]) -> None:
+        self._waiting.append(start)
+        if len(self._waiting) == 1:
+            self._turns.wait(self)
+
+    def take_turn(self) -> float:
+        clock = self._turns.clock
+        end, begun = clock() + TURN_SECONDS, 0
+        try:
+            while begun < len(self._waiting) and (not begun or clock() < end):
+                begun += 1
+                self._waiting[begun - 1]()
+        finally:
+            for _ in range(begun):
+                self._waiting.popleft()
+            if self._waiting:
+                self._turns.wait(self)
+        return 0.0
+
+
 FRAMES_A_SECOND = 1000
 FRAMES_AT_ONCE = 64
 """Frames after which the connection waits for a turn, once all frames of the last read are counted."""

@@ -1,9 +1,10 @@
 """Turns: work of many connections is done in small pieces, so that all others are served in between."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
-from ropewalk.adapters.endpoints.turns import BURST_SECONDS, FREE_SECONDS, TURN_SECONDS, LoopTurns
+from ropewalk.adapters.endpoints.turns import BURST_SECONDS, FREE_SECONDS, TURN_SECONDS, LoopTurns, PacedStarts
 
 
 class Work:
@@ -78,3 +79,35 @@ async def test_short_work_takes_no_time_from_others() -> None:
     for _ in range(1000):
         turns.worked(FREE_SECONDS)
     assert turns.left == TURN_SECONDS
+
+
+async def test_starts_share_a_turn_until_it_is_used_up() -> None:
+    now, started = [0.0], list[int]()
+    starts = PacedStarts(LoopTurns(lambda: now[0]))
+
+    def start(number: int) -> None:
+        started.append(number)
+        now[0] += TURN_SECONDS / 3
+        if number == 0:
+            starts.put(lambda: started.append(99))
+
+    for number in range(7):
+        starts.put(partial(start, number))
+    counts = []
+    for _ in range(3):
+        await asyncio.sleep(0)
+        counts.append(len(started))
+    assert counts == [3, 6, 8]
+    assert started == [*range(7), 99]
+
+
+async def test_failed_start_does_not_block_the_next() -> None:
+    starts, started = PacedStarts(LoopTurns()), list[int]()
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    starts.put(lambda: [][0])
+    starts.put(lambda: started.append(1))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert started == [1]
+    assert len(errors) == 1
