@@ -1,6 +1,6 @@
 """All authenticators: the complete suite."""
 
-from ropewalk.adapters.apps.authenticators import JwtAuthenticator, NoAuth, issue_token
+from ropewalk.adapters.apps.authenticators import JwtAuthenticator, NoAuth, SharedSecret, TokenRules, issue_token
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Authenticator
 from ropewalk.testing.auth import AuthenticatorSuite, request_with
@@ -18,7 +18,7 @@ class TestNoAuth(AuthenticatorSuite):
 
 class TestJwt(AuthenticatorSuite):
     def make(self) -> Authenticator:
-        return JwtAuthenticator(SECRET, clock=lambda: 1000.0)
+        return JwtAuthenticator([SharedSecret(SECRET)], clock=lambda: 1000.0)
 
     def welcome_request(self) -> ConnectRequest:
         return request_with(issue_token(SECRET, "me", 2000))
@@ -26,4 +26,4 @@ class TestJwt(AuthenticatorSuite):
 
 class TestEnforcedJwt(TestJwt):
     def make(self) -> Authenticator:
-        return JwtAuthenticator(SECRET, enforce=True, clock=lambda: 1000.0)
+        return JwtAuthenticator([SharedSecret(SECRET)], TokenRules(enforce=True), lambda: 1000.0)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ropewalk import __version__
-from ropewalk.adapters.apps.authenticators import JwtAuthenticator, NoAuth
+from ropewalk.adapters.apps.authenticators import JwtAuthenticator, NoAuth, SharedSecret, TokenRules, TokenVerifier
+from ropewalk.adapters.apps.jwks import IssuerKeys, fetch
 from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
@@ -158,9 +159,14 @@ def default_rules(settings: Settings) -> StreamRules:
 
 def authenticators(settings: Settings, keys: Keys) -> list[Authenticator]:
     chain: list[Authenticator] = []
-    if keys.jwt:
-        chain.append(JwtAuthenticator(keys.jwt, settings.auth.jwt_param, settings.auth.enforce_jwt, time.time))
-    if settings.auth.noauth:
+    auth = settings.auth
+    verifiers: list[TokenVerifier] = [SharedSecret(keys.jwt)] if keys.jwt else []
+    if auth.jwks_url:
+        verifiers.append(IssuerKeys(auth.jwks_url, fetch))
+    if verifiers:
+        rules = TokenRules(auth.jwt_param, auth.enforce_jwt, auth.jwt_issuer, auth.jwt_audience, auth.jwt_identity)
+        chain.append(JwtAuthenticator(verifiers, rules))
+    if auth.noauth:
         chain.append(NoAuth())
     return chain
 
@@ -389,7 +395,7 @@ def _python(settings: Settings, stats: Stats) -> Application:
 
 
 def build_forwarding(settings: Settings, keys: Keys) -> Forwarding:
-    token = f"x-{settings.auth.jwt_param.lower()}" if keys.jwt else ""
+    token = f"x-{settings.auth.jwt_param.lower()}" if keys.jwt or settings.auth.jwks_url else ""
     return Forwarding(settings.app.headers, settings.app.proxy_cookies, token)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.adapters.apps.authenticators import JwtAuthenticator
+from ropewalk.adapters.apps.authenticators import JwtAuthenticator, SharedSecret
 from ropewalk.cli import token
 from ropewalk.core.signatures import verify_stream
 from ropewalk.model.errors import UserMistake
@@ -41,7 +41,7 @@ class CommandRunner:
 
 
 async def authenticate(jwt: str, secret: str = SECRET) -> Accepted | Refused | None:
-    return await JwtAuthenticator(secret, clock=lambda: NOW).authenticate(request_with(jwt), "sid")
+    return await JwtAuthenticator([SharedSecret(secret)], clock=lambda: NOW).authenticate(request_with(jwt), "sid")
 
 
 async def test_jwt_does_not_expire_by_default(run_token: CommandRunner) -> None:

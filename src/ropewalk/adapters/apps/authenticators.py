@@ -1,11 +1,13 @@
 """Authenticators that need no application: by a JSON Web Token, or without authentication.
 
-Tokens must be signed with HMAC and the shared secret. Expiry goes by the given clock only: without leeway, and without the
-library's own clock.
+Tokens are signed with HMAC and the shared secret, or by an identity provider (`jwks`). Expiry goes by the given clock only:
+without leeway, and without the library's own clock.
 """
 
 import logging
 import time
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
 import jwt
 import msgspec
@@ -41,9 +43,59 @@ class _Hmac(HMACAlgorithm):
 class _Claims(Struct):
     """The claims in use. `ext` are the connection's ids, usually JSON text."""
 
-    ext: str
     exp: float | UnsetType = UNSET
     nbf: float | UnsetType = UNSET
+    iss: str | UnsetType = UNSET
+    aud: str | list[str] | UnsetType = UNSET
+
+
+class _ExtClaims(_Claims, kw_only=True):
+    ext: str
+
+    @property
+    def ids(self) -> str:
+        return self.ext
+
+
+class _SubClaims(_Claims, kw_only=True):
+    sub: str
+
+    @property
+    def ids(self) -> str:
+        return msgspec.json.encode({"sub": self.sub}).decode() if self.sub else ""
+
+
+class TokenRules(Struct, frozen=True):
+    """What a token must say besides its signature. Empty texts: anything.
+
+    Args:
+        param: the name of the token's query parameter, for the log.
+        enforce: refuse connections without a token.
+        identity: the claim that identifies the client, `ext` or `sub`.
+    """
+
+    param: str = "jid"
+    enforce: bool = False
+    issuer: str = ""
+    audience: str = ""
+    identity: str = "ext"
+
+
+ANY_TOKEN = TokenRules()
+
+
+class TokenVerifier(Protocol):
+    """Checks signatures.
+
+    Attributes:
+        algorithms: of the tokens that it is asked about.
+    """
+
+    @property
+    def algorithms(self) -> Collection[str]: ...
+
+    async def payload(self, token: str) -> bytes:
+        """The claims. Raises `jwt.PyJWTError` for a wrong signature, `Unavailable` if that cannot be decided now."""
 
 
 _ALGORITHMS = {
@@ -64,58 +116,85 @@ def _hmac_only() -> jwt.PyJWS:
 _jws = _hmac_only()
 
 
-class JwtAuthenticator:
-    """Authenticates a connection by the token in its request.
+class SharedSecret:
+    """Implements `TokenVerifier` for tokens of the application."""
 
-    A valid token without `ext` (a string that is not empty) is refused as unauthorized: the reference server closes with 1011
-    instead, but the mistake is in the token, and reconnecting with it cannot succeed.
+    algorithms = frozenset(_ALGORITHMS)
 
-    Args:
-        param: the name of the token's query parameter, for the log.
-        enforce: refuse connections without a token.
-    """
-
-    def __init__(self, secret: str, param: str = "jid", enforce: bool = False, clock: Clock = time.time) -> None:
+    def __init__(self, secret: str) -> None:
+        """Raises UserMistake."""
         self._key = _prepare_key(secret)
         if len(self._key) < MIN_SAFE_SECRET_BYTES:
             log.warning("the JWT secret is short", extra={"bytes": len(self._key), "recommended": MIN_SAFE_SECRET_BYTES})
-        self._param = param
-        self._enforce = enforce
+
+    async def payload(self, token: str) -> bytes:
+        payload: bytes = _jws.decode(token, self._key, algorithms=list(_ALGORITHMS))
+        return payload
+
+
+class JwtAuthenticator:
+    """Authenticates a connection by the token in its request.
+
+    A valid token without its identity (a string that is not empty) is refused as unauthorized: the reference server closes with
+    1011 instead, but the mistake is in the token, and reconnecting with it cannot succeed.
+
+    Args:
+        verifiers: one for each kind of tokens, with different algorithms.
+    """
+
+    def __init__(self, verifiers: Sequence[TokenVerifier], rules: TokenRules = ANY_TOKEN, clock: Clock = time.time) -> None:
+        self._verifiers = verifiers
+        self._rules = rules
+        self._claims: type[_ExtClaims | _SubClaims] = _SubClaims if rules.identity == "sub" else _ExtClaims
         self._clock = clock
 
     async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted | Refused | None:
         """Returns None only for a connection without a token, and only if tokens are not enforced."""
         if not request.token:
-            return _UNAUTHORIZED if self._enforce else None
+            return _UNAUTHORIZED if self._rules.enforce else None
         try:
-            claims = self._verify(request.token)
+            claims = await self._verify(request.token)
         except (jwt.PyJWTError, ValueError, RecursionError) as error:  # the library's versions raise different errors
-            log.debug("token refused", extra={"sid": sid, "param": self._param, "why": str(error)})
+            log.debug("token refused", extra={"sid": sid, "param": self._rules.param, "why": str(error)})
             return _UNAUTHORIZED
         return self._check_times(claims)
 
-    def _verify(self, token: str) -> _Claims:
-        """Raises for a token that is too long, not signed with the secret, or malformed."""
+    async def _verify(self, token: str) -> _ExtClaims | _SubClaims:
+        """Raises for a token that is too long, not signed as it must be, malformed, or not for this server."""
         if len(token) > MAX_TOKEN_LENGTH:
             raise ValueError(f"longer than {MAX_TOKEN_LENGTH} characters")
-        payload: bytes = _jws.decode(token, self._key, algorithms=list(_ALGORITHMS))
+        payload = await self._verifier(token).payload(token)
         if is_too_deep(payload):
             raise ValueError(f"the claims are {TOO_DEEP}")
-        claims = msgspec.json.decode(payload, type=_Claims)
-        if not claims.ext:
-            raise ValueError("ext is empty")
+        claims = msgspec.json.decode(payload, type=self._claims)
+        rules = self._rules
+        if not claims.ids:
+            raise ValueError(f"{rules.identity} is empty")
+        if rules.issuer and claims.iss != rules.issuer:
+            raise ValueError("it is of another issuer")
+        if rules.audience and rules.audience not in ([claims.aud] if isinstance(claims.aud, str) else claims.aud or ()):
+            raise ValueError("it is for another audience")
         if claims.exp is not UNSET and claims.exp > MAX_EXPIRY:
             raise ValueError("exp is not a time in seconds")
         return claims
 
-    def _check_times(self, claims: _Claims) -> Accepted | Refused:
+    def _verifier(self, token: str) -> TokenVerifier:
+        if len(self._verifiers) == 1:
+            return self._verifiers[0]
+        algorithm = jwt.get_unverified_header(token).get("alg")
+        for verifier in self._verifiers:
+            if algorithm in verifier.algorithms:
+                return verifier
+        raise jwt.InvalidAlgorithmError("the algorithm is not allowed")
+
+    def _check_times(self, claims: _ExtClaims | _SubClaims) -> Accepted | Refused:
         now = self._clock()
         expires_at = None if claims.exp is UNSET else claims.exp
         if expires_at is not None and expires_at <= now:
             return _EXPIRED
         if claims.nbf is not UNSET and claims.nbf > now:
             return _UNAUTHORIZED
-        return Accepted(claims.ext, expires_at)
+        return Accepted(claims.ids, expires_at)
 
 
 class NoAuth:

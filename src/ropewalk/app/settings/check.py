@@ -59,12 +59,22 @@ def has_application(settings: Settings) -> bool:
 
 def _authentication(settings: Settings) -> CheckRows:
     auth = settings.auth
-    jwt = (auth.jwt_secret or auth.secret) not in NO_SECRET
-    yield not jwt and auth.enforce_jwt, "--enforce_jwt needs a secret: set --jwt_secret or --secret"
+    jwt = (auth.jwt_secret or auth.secret) not in NO_SECRET or bool(auth.jwks_url)
+    yield not jwt and auth.enforce_jwt, "--enforce_jwt needs a secret: set --jwt_secret or --secret, or --jwks_url"
+    provider = urlsplit(auth.jwks_url)
+    yield (
+        bool(auth.jwks_url) and not (provider.scheme in ("https", "http") and provider.hostname),
+        "--jwks_url wants an address such as https://login.example.com/.well-known/jwks.json",
+    )
+    yield (
+        bool(auth.jwks_url) and not auth.jwt_audience,
+        "--jwks_url needs --jwt_audience: an identity provider signs tokens for other applications too",
+    )
     yield (
         not jwt and not auth.noauth and not has_application(settings),
         "no authentication is configured, so no client could connect. Set one of:\n"
         "  ROPEWALK_SECRET=SECRET  clients connect with JWT tokens (`ropewalk token` creates them)\n"
+        "  --jwks_url URL          clients connect with tokens of your identity provider\n"
         "  --app MODULE:APP        your Python channels authenticate clients\n"
         "  --rpc_host HOST         your application authenticates clients over RPC\n"
         "  --noauth                all clients may connect and subscribe to signed streams\n"
@@ -347,6 +357,11 @@ TABLES = _authentication, _application, _listener, _paths, _journal, _broker, _a
 
 def _warnings(settings: Settings) -> CheckRows:
     adapters, broker, limits = frozenset(settings.broadcast.broadcast_adapter), settings.broker, settings.limits
+    provider = urlsplit(settings.auth.jwks_url)
+    yield (
+        provider.scheme == "http" and not is_loopback(provider.hostname or ""),
+        "--jwks_url is not https: who can change its answers can connect as anyone",
+    )
     yield (
         bool(adapters) and adapters <= LIVE_ONLY and bool(broker.history_limit and broker.history_ttl),
         f"publications by {' and '.join(sorted(adapters))} have no position and no history, so clients cannot recover missed "

@@ -86,6 +86,12 @@ class AuthSettings:
     noauth: bool = switch(False, "Clients may connect without authentication.")
     jwt_secret: str = secret_text("Secret of the JWT tokens that clients connect with; `none` turns JWT off.")
     jwt_param: str = text("jid", "Query parameter of the JWT; the header is the same name with the prefix x-.")
+    jwks_url: str = text(
+        "", "Address of the public keys (a JSON Web Key Set) of an identity provider whose JWT tokens clients connect with."
+    )
+    jwt_issuer: str = text("", "The `iss` that tokens must have; empty accepts any.")
+    jwt_audience: str = text("", "An `aud` that tokens must have; empty accepts any.")
+    jwt_identity: str = choice("ext", ("ext", "sub"), 'The claim that identifies the client; `sub` is used as {"sub":"…"}.')
     enforce_jwt: bool = switch(False, "Reject clients without a JWT.")
     streams_secret: str = secret_text("Secret of signed stream names; `none` rejects signed names.")
     public_streams: bool = switch(False, "Clients may subscribe to unsigned stream names.")

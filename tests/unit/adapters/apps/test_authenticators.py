@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.adapters.apps.authenticators import MAX_EXPIRY, MAX_TOKEN_LENGTH, JwtAuthenticator, NoAuth, issue_token
+from ropewalk.adapters.apps.authenticators import (
+    MAX_EXPIRY,
+    MAX_TOKEN_LENGTH,
+    JwtAuthenticator,
+    NoAuth,
+    SharedSecret,
+    TokenRules,
+    issue_token,
+)
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused
 from ropewalk.testing.auth import request_with
@@ -22,7 +30,8 @@ UNAUTHORIZED = Refused("unauthorized")
 
 
 async def judge(token: str, *, secret: str = SECRET, enforce: bool = False) -> Accepted | Refused | None:
-    return await JwtAuthenticator(secret, "jid", enforce, lambda: NOW).authenticate(request_with(token), "sid")
+    authenticator = JwtAuthenticator([SharedSecret(secret)], TokenRules(enforce=enforce), lambda: NOW)
+    return await authenticator.authenticate(request_with(token), "sid")
 
 
 def signed(payload: str | dict[str, object], secret: str = SECRET, algorithm: str = "HS256") -> str:
@@ -57,7 +66,7 @@ async def test_missing_token_is_refused_if_enforced() -> None:
 async def test_token_in_url_or_headers_is_not_used() -> None:
     token = signed({"ext": IDS})
     request = ConnectRequest(f"ws://localhost/cable?jid={token}", "/cable", {"x-jid": token}, {"jid": token})
-    assert await JwtAuthenticator(SECRET).authenticate(request, "sid") is None
+    assert await JwtAuthenticator([SharedSecret(SECRET)]).authenticate(request, "sid") is None
 
 
 async def test_invalid_token_is_refused_if_not_enforced() -> None:
@@ -146,7 +155,7 @@ def test_unusable_secret_is_refused(subtests: pytest.Subtests) -> None:
     for secret in ["", "-----BEGIN PUBLIC KEY-----\nAA==\n-----END PUBLIC KEY-----", "ssh-rsa AAAA"]:
         with subtests.test(secret=secret):
             with pytest.raises(UserMistake, match="JWT secret"):
-                JwtAuthenticator(secret)
+                SharedSecret(secret)
             with pytest.raises(UserMistake, match="JWT secret"):
                 issue_token(secret, IDS)
 
@@ -154,7 +163,7 @@ def test_unusable_secret_is_refused(subtests: pytest.Subtests) -> None:
 async def test_short_secret_works_and_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), warnings.catch_warnings():
         warnings.simplefilter("error")
-        authenticator = JwtAuthenticator("qwerty", clock=lambda: NOW)
+        authenticator = JwtAuthenticator([SharedSecret("qwerty")], clock=lambda: NOW)
         token = request_with(issue_token("qwerty", IDS))
         assert [await authenticator.authenticate(token, "sid") for _ in range(3)] == [Accepted(IDS)] * 3
     assert [record.levelname for record in caplog.records] == ["WARNING"]
