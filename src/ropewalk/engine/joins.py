@@ -166,7 +166,7 @@ class Joiner:
                 self._feed.check(answer, reading.tip, failures)
             return answer
 
-        reading.take(await self._waiting.read(lambda: self._persist(link, ask, forever)))
+        reading.take(await self._persist(link, self._with_room(ask), forever))
 
     # --- restored subscriptions that have not asked for their history yet -----------------------------------------------
 
@@ -245,9 +245,11 @@ class Joiner:
                 self._feed.check(answer, before, failures)
             return answers
 
-        if request is None:
-            return await self._persist(link, ask, forever)
-        return await self._waiting.read(lambda: self._persist(link, ask, forever))
+        return await self._persist(link, ask if request is None else self._with_room(ask), forever)
+
+    def _with_room(self, ask: Callable[[int], Awaitable[T]]) -> Callable[[int], Awaitable[T]]:
+        """Each attempt waits for room. The pause before the next one takes none."""
+        return lambda failures: self._waiting.read(lambda: ask(failures))
 
     async def _persist(self, link: Link, ask: Callable[[int], Awaitable[T]], forever: bool) -> T:
         """Retry a failing store up to `ATTEMPTS` times. With `forever`, retry as long as the client is connected; a half-closed
