@@ -7,7 +7,7 @@ the rest.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import TypeVar
@@ -80,10 +80,10 @@ class WaitingHistory:
         self._reading -= size
         self._wake()
 
-    async def drained(self, link: Link, messages: Sequence[Registered], written: int) -> None:
-        """As `Link.drained`, and counts the messages and the written bytes meanwhile. Returns at once on the fast path."""
+    async def drained(self, link: Link, held: Iterable[Sequence[Registered]], written: int) -> None:
+        """As `Link.drained`, and counts the held messages and the written bytes meanwhile. Returns at once on the fast path."""
         if link.slow:
-            with self.holding(link, written + memory_bytes(messages)):
+            with self.holding(link, written + sum(map(memory_bytes, held))):
                 await link.drained()
 
     @contextmanager

@@ -27,7 +27,7 @@ async def answer() -> None:
 
 
 def hold(waiting: WaitingHistory, client: Client) -> asyncio.Task[None]:
-    return asyncio.ensure_future(waiting.drained(client.session.link, MESSAGES, 5))
+    return asyncio.ensure_future(waiting.drained(client.session.link, [MESSAGES], 5))
 
 
 async def test_history_of_a_slow_client_is_counted_until_it_is_taken() -> None:
@@ -39,7 +39,7 @@ async def test_history_of_a_slow_client_is_counted_until_it_is_taken() -> None:
         client.session.resume_writing()
         await held
         assert waiting.bytes == 0
-        await waiting.drained(client.session.link, MESSAGES, 5)  # it is not slow, and nothing waits
+        await waiting.drained(client.session.link, [MESSAGES], 5)  # it is not slow, and nothing waits
 
 
 async def test_clients_read_in_their_order_when_others_have_taken_theirs() -> None:
