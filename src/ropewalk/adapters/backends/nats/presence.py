@@ -217,24 +217,31 @@ class NatsPresence:
 
     async def expire(self) -> list[PresenceEvent]:
         now = self._clock()
-        expired: list[PresenceEvent] = []
-        for key in self._deadlines.due(now, EXPIRED_AT_ONCE):
-            events: list[PresenceEvent] = []
+        while self._deadlines.is_due(now):
+            due = self._deadlines.due(now, EXPIRED_AT_ONCE)
+            expired = await asyncio.gather(*(self._expire(key, now) for key in due), return_exceptions=True)
+            if failed := next((each for each in expired if isinstance(each, BaseException)), None):
+                raise failed
+            if events := [event for each in expired if not isinstance(each, BaseException) for event in each]:
+                return events
+        return []
 
-            def decide(key: str = key, events: list[PresenceEvent] = events) -> Sequence[Change]:
-                events.clear()
-                seat = self._seats.get(key)
-                over = [sid for sid, (_, end) in seat.sids.items() if end is not None and end <= now] if seat else []
-                return self._without_all(key, over, events) if over else ()
+    async def _expire(self, key: str, now: float) -> list[PresenceEvent]:
+        events: list[PresenceEvent] = []
 
-            try:
-                await self._update(key, decide)
-            except BaseException:
-                if key in self._seats:
-                    self._deadlines.set(key, now)
-                raise
-            expired += events
-        return expired
+        def decide() -> Sequence[Change]:
+            events.clear()
+            seat = self._seats.get(key)
+            over = [sid for sid, (_, end) in seat.sids.items() if end is not None and end <= now] if seat else []
+            return self._without_all(key, over, events) if over else ()
+
+        try:
+            await self._update(key, decide)
+        except BaseException:
+            if key in self._seats:
+                self._deadlines.set(key, now)
+            raise
+        return events
 
     async def members(self, stream: str, after: str, limit: int) -> PresencePage:
         await self._table.catch_up()
