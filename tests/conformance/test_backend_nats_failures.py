@@ -470,6 +470,26 @@ async def test_node_is_unhealthy_without_a_quorum(cluster: list[NatsServer]) -> 
         await until(lambda: healthy(node))
 
 
+async def test_publication_without_a_quorum_fails_in_time(cluster: list[NatsServer]) -> None:
+    """docs/topics/clusters.md promises 10 seconds. A busy machine may take longer."""
+    survivor, *others = cluster
+    node = node_of([survivor.url], next(prefixes), "one", replicas=3, timeout=NatsOptions().timeout)
+    async with running(node):
+        receipt = await published(node, "a", b"0")
+        await published(node, "b", b"0")
+        for server in others:
+            server.kill()
+        began = time.monotonic()
+        calls = [[Publication("a", b"1")], [Publication("a", b"2"), Publication("b", b"2")], [Publication("new", b"3")]]
+        answers = await asyncio.gather(*map(node.streams.append, calls), return_exceptions=True)
+        assert time.monotonic() - began < 30
+        assert [isinstance(answer, Unavailable) for answer in answers] == [True] * 3
+        for server in others:
+            server.start()
+        after = await published(node, "a", b"4")
+        assert (after.epoch, after.offset > receipt.offset) == (receipt.epoch, True)
+
+
 async def _renewal_fails(node: NatsBackend) -> None:
     """As upkeep does: JetStream is asked, and cannot do it."""
     with pytest.raises(Unavailable):
