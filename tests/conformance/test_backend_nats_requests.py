@@ -546,3 +546,18 @@ async def test_all_members_of_lost_sessions_expire(server: NatsServer, prefix: s
             found += [event.member.id for event in events]
         assert sorted(found) == sorted(f"member {number}" for number in range(total))
         assert (await node.presence.members("a", "", 1)).total == EXPIRED_AT_ONCE
+
+
+async def test_members_of_a_dead_node_leave_in_one_sweep(server: NatsServer, prefix: str) -> None:
+    clock, total = ManualClock(), 2 * EXPIRED_AT_ONCE + 1
+    dead, alive = (node_of([server.url], prefix, name, clock=clock) for name in ("dead", "alive"))
+    async with running(dead, alive):
+        for node in (dead, alive):
+            await until(lambda node=node: node.leases.renew(6.0, ()), Unavailable)  # type: ignore[misc]
+        await asyncio.gather(*(dead.presence.join("a", f"sid {n}", Member(f"member {n}")) for n in range(total)))
+        clock.advance(7)
+        await until(alive.sweep, Unavailable)
+        clock.advance(16)
+        while await alive.presence.expire():
+            pass
+        assert (await alive.presence.members("a", "", 1)).total == 0

@@ -24,6 +24,8 @@ from ropewalk.ports import Clock
 NO_LIMIT = 1 << 60
 TURNS = 256
 EXPIRED_AT_ONCE = 200
+"""Seats that are changed concurrently when sids or nodes have expired."""
+
 
 T = TypeVar("T")
 Hold = tuple[str, float | None]
@@ -253,15 +255,19 @@ class NatsPresence:
     async def leave_behind(self, node: str, lives: Callable[[], bool], grace: float = 0.0) -> None:
         """The seats of a node expire after `grace` and the presence TTL, unless the node `lives` again."""
         deadline = self._clock() + grace + self._ttl
-        for key, sid in sorted(self._of_node.get(node, ())):
+        held = sorted(self._of_node.get(node, ()))
+        for begin in range(0, len(held), EXPIRED_AT_ONCE):
+            batch = held[begin : begin + EXPIRED_AT_ONCE]
+            await asyncio.gather(*(self._leave_behind(key, sid, node, lives, deadline) for key, sid in batch))
 
-            def decide(key: str = key, sid: str = sid) -> Sequence[Change]:
-                seat = self._seats.get(key)
-                if seat is None or seat.sids.get(sid) != (node, None) or lives():
-                    return ()
-                return [_change(key, replace(seat, sids={**seat.sids, sid: (node, deadline)}))]
+    async def _leave_behind(self, key: str, sid: str, node: str, lives: Callable[[], bool], deadline: float) -> None:
+        def decide() -> Sequence[Change]:
+            seat = self._seats.get(key)
+            if seat is None or seat.sids.get(sid) != (node, None) or lives():
+                return ()
+            return [_change(key, replace(seat, sids={**seat.sids, sid: (node, deadline)}))]
 
-            await self._update(key, decide)
+        await self._update(key, decide)
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
