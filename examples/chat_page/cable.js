@@ -107,16 +107,18 @@ export class Channel extends EventTarget {
     this.#emit("message", { message, replayed: this.#replaying });
   }
 
-  // The messages still kept follow.
+  // The messages still kept follow. A gap without an epoch has no position: keep ours.
   #gap({ reason = "unknown", streams = {} }) {
     for (const [stream, { reason, epoch, oldest, tip }] of Object.entries(streams)) {
-      if (reason !== "unclaimed") this.#positions[stream] = { epoch, offset: reason === "ahead" ? tip : oldest - 1 };
+      if (epoch && reason !== "unclaimed") this.#positions[stream] = { epoch, offset: reason === "ahead" ? tip : oldest - 1 };
     }
     this.#emit("gap", { reason });
   }
 
   #caughtUp({ streams = {} }) {
-    for (const [stream, { epoch, tip }] of Object.entries(streams)) this.#positions[stream] ??= { epoch, offset: tip };
+    for (const [stream, { epoch, tip }] of Object.entries(streams)) {
+      if (epoch) this.#positions[stream] ??= { epoch, offset: tip }; // a stream without messages has no epoch
+    }
     this.#replaying = false;
   }
 

@@ -119,8 +119,16 @@ async def test_deleted_jetstream_stream_is_made_again_and_its_streams_begin_new_
         assert answer.reason is GapReason.EPOCH_CHANGED
 
 
+def _jet_of(kind: str, node: NatsBackend) -> str:
+    return node.jet_name("a") if kind == "shard" else f"RW_{kind.upper()}"
+
+
+deleted = pytest.mark.parametrize("kind", ["shard", "state", "queue"])
+
+
+@deleted
 async def test_deletion_that_no_advisory_reports_is_noticed_by_the_sweep(
-    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     one = node_of([server.url], "rw", "one")
 
@@ -131,15 +139,22 @@ async def test_deletion_that_no_advisory_reports_is_noticed_by_the_sweep(
     monkeypatch.setattr(one.link, "subscribe", subscribe)
     async with running(one):
         await published(one, "a", b"1", "u")
-        jet = one.jet_name("a")
+        assert await one.record_queue.claim(60.0)
+        jet = _jet_of(kind, one)
         await one.link.api(f"STREAM.DELETE.{jet}")
         assert await jets.info(one.link, jet) is None
         await one.sweep()
-        assert await jets.info(one.link, jet) is not None
+        await until(lambda: exists(one, jet))
+        await until(lambda: healthy(one))
 
 
+async def exists(node: NatsBackend, jet: str) -> None:
+    assert await jets.info(node.link, jet) is not None
+
+
+@deleted
 async def test_node_is_unhealthy_until_a_deleted_jetstream_stream_is_made_again(
-    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     one = node_of([server.url], "rw", "one")
     refused = True
@@ -152,11 +167,42 @@ async def test_node_is_unhealthy_until_a_deleted_jetstream_stream_is_made_again(
     whole = jets.ensure
     async with running(one):
         await published(one, "a", b"1", "u")
+        assert await one.record_queue.claim(60.0)
         monkeypatch.setattr(jets, "ensure", ensure)
-        await one.link.api(f"STREAM.DELETE.{one.jet_name('a')}")
+        await one.link.api(f"STREAM.DELETE.{_jet_of(kind, one)}")
         await until(lambda: health_with(one, "JetStream refuses: no room"))
         refused = False
         await until(lambda: healthy(one))
+        await exists(one, _jet_of(kind, one))
+
+
+async def test_deleted_record_queue_is_made_again_by_its_recorder(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another node waits for it, and cannot record meanwhile. Rows of the lost queue are no progress in the new one."""
+    one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
+
+    async def late() -> None:
+        pass
+
+    async def read() -> list[bytes]:
+        return [row.value for row in (await one.record_queue.read(100)).rows]
+
+    async with running(one, two):
+        monkeypatch.setattr(one, "_restore_deleted", late)
+        assert await one.record_queue.claim(60.0)
+        await published(one, "a", b"1")
+        former = await one.record_queue.read(100)
+        assert [row.value for row in former.rows] == [b"1"]
+        await one.link.api("STREAM.DELETE.RW_QUEUE")
+        await until(lambda: health_with(two, "RW_QUEUE"))
+        assert await jets.info(two.link, "RW_QUEUE") is None
+        await one.record_queue.restore()
+        await until(lambda: healthy(two))
+        assert not await two.record_queue.claim(60.0)
+        await published(one, "a", b"2")
+        assert not await one.record_queue.remove(former)
+        assert await until(read, Unavailable) == [b"2"]
+        assert await one.record_queue.remove(await one.record_queue.read(100))
+        assert await read() == []
 
 
 async def test_store_restored_from_a_backup_assigns_no_position_twice(server: NatsServer, tmp_path: Path) -> None:
@@ -468,6 +514,26 @@ async def test_node_is_unhealthy_without_a_quorum(cluster: list[NatsServer]) -> 
         assert await history(node, "a") == [b"0", b"1"]
         await until(lambda: node.leases.renew(6.0, ()), Unavailable)  # as upkeep does
         await until(lambda: healthy(node))
+
+
+async def test_publication_without_a_quorum_fails_in_time(cluster: list[NatsServer]) -> None:
+    """docs/topics/clusters.md promises 10 seconds. A busy machine may take longer."""
+    survivor, *others = cluster
+    node = node_of([survivor.url], next(prefixes), "one", replicas=3, timeout=NatsOptions().timeout)
+    async with running(node):
+        receipt = await published(node, "a", b"0")
+        await published(node, "b", b"0")
+        for server in others:
+            server.kill()
+        began = time.monotonic()
+        calls = [[Publication("a", b"1")], [Publication("a", b"2"), Publication("b", b"2")], [Publication("new", b"3")]]
+        answers = await asyncio.gather(*map(node.streams.append, calls), return_exceptions=True)
+        assert time.monotonic() - began < 30
+        assert [isinstance(answer, Unavailable) for answer in answers] == [True] * 3
+        for server in others:
+            server.start()
+        after = await published(node, "a", b"4")
+        assert (after.epoch, after.offset > receipt.offset) == (receipt.epoch, True)
 
 
 async def _renewal_fails(node: NatsBackend) -> None:

@@ -15,6 +15,7 @@ import pytest
 from ropewalk.adapters.backends.nats import NatsBackend
 from ropewalk.adapters.backends.nats import streams as nats_streams
 from ropewalk.adapters.backends.nats.names import NatsOptions
+from ropewalk.adapters.backends.nats.presence import EXPIRED_AT_ONCE
 from ropewalk.connections import nats as connections
 from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.rules import Rulebook
@@ -26,6 +27,7 @@ from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import EndRequest, SessionSnapshot
 from ropewalk.ports import NodeName
 from ropewalk.testing.backend_rig import at
+from ropewalk.testing.clock import ManualClock
 from tests.conformance.nats_nodes import (
     Heard,
     Proxy,
@@ -519,3 +521,43 @@ async def test_transient_messages_above_the_limit_are_split(server: NatsServer, 
             one.feed.pass_on([Publication("a", payload, transient=True)])
         await until(lambda: heard.has(*payloads))
         assert [message.payload for message in heard.messages] == payloads
+
+
+async def test_all_members_of_lost_sessions_expire(server: NatsServer, prefix: str) -> None:
+    """Seats with another sid expire without an event, and before the others."""
+    clock, total = ManualClock(), 2 * EXPIRED_AT_ONCE + 1
+    node = node_of([server.url], prefix, "one", clock=clock)
+    async with running(node):
+        await node.leases.renew(60.0, ())
+
+        async def lose(sid: str, member: str, ttl: float) -> None:
+            await until(lambda: node.presence.join("a", sid, Member(member)), Unavailable)
+            await node.presence.detach(sid, ttl)
+
+        async def share(number: int) -> None:
+            await lose(f"first {number}", f"shared {number}", 1.0)
+            await node.presence.join("a", f"second {number}", Member(f"shared {number}"))
+
+        await asyncio.gather(*map(share, range(EXPIRED_AT_ONCE)))
+        await asyncio.gather(*(lose(f"sid {number}", f"member {number}", 2.0) for number in range(total)))
+        clock.advance(3)
+        found: list[str] = []
+        while events := await node.presence.expire():
+            found += [event.member.id for event in events]
+        assert sorted(found) == sorted(f"member {number}" for number in range(total))
+        assert (await node.presence.members("a", "", 1)).total == EXPIRED_AT_ONCE
+
+
+async def test_members_of_a_dead_node_leave_in_one_sweep(server: NatsServer, prefix: str) -> None:
+    clock, total = ManualClock(), 2 * EXPIRED_AT_ONCE + 1
+    dead, alive = (node_of([server.url], prefix, name, clock=clock) for name in ("dead", "alive"))
+    async with running(dead, alive):
+        for node in (dead, alive):
+            await until(lambda node=node: node.leases.renew(6.0, ()), Unavailable)  # type: ignore[misc]
+        await asyncio.gather(*(dead.presence.join("a", f"sid {n}", Member(f"member {n}")) for n in range(total)))
+        clock.advance(7)
+        await until(alive.sweep, Unavailable)
+        clock.advance(16)
+        while await alive.presence.expire():
+            pass
+        assert (await alive.presence.members("a", "", 1)).total == 0

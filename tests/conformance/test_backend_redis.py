@@ -11,10 +11,12 @@ from redis.asyncio.connection import AbstractConnection
 
 from ropewalk.adapters.backends.redis import SWEPT_AT_ONCE, RedisBackend, RedisOptions, subscriber, topology
 from ropewalk.adapters.backends.redis.links import RedisLink, RedisLinks
+from ropewalk.adapters.backends.redis.presence import EXPIRED_AT_ONCE
 from ropewalk.connections.redis import RedisAddress, connection_to, open_redis
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.messages import Publication
+from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Backend, NodeName
@@ -126,6 +128,56 @@ async def test_one_sweep_removes_all_streams_that_are_due(redis: RedisServer) ->
     clock.advance(1_000_000)
     await backend.sweep()
     assert backend.gauges()["streams"] == 0
+    await backend.stop()
+
+
+async def test_one_sweep_ends_all_sessions_and_members_of_a_dead_node(redis: RedisServer) -> None:
+    clock, total = ManualClock(), 2 * SWEPT_AT_ONCE + 1
+    rules, address, options = Rulebook(StreamRules()), RedisAddress(redis.url), RedisOptions("dead:")
+    dead, alive = (
+        RedisBackend(rules, address, NodeName(node, node), options=options, clock=clock) for node in ("dead", "alive")
+    )
+    for backend in (dead, alive):
+        await backend.start()
+        await backend.leases.renew(6.0, ())
+    sids = [f"sid {number}" for number in range(total)]
+    writes = [SessionWrite(sid, SessionSnapshot("", {}), 1, 60.0, began=clock.now) for sid in sids]
+    assert await dead.leases.write(writes) == []
+    for sid in sids:
+        await dead.presence.join("a", sid, Member(sid))
+    clock.advance(7)
+    await alive.sweep()
+    assert alive.gauges()["sessions_kept"] == total
+    clock.advance(16)
+    left = await expired_members(alive)
+    assert (len(left), alive.gauges()["presence_members"]) == (total, total)
+    clock.advance(60)
+    await alive.sweep()
+    assert (alive.gauges()["sessions_kept"], alive.gauges()["presence_members"]) == (0, 0)
+    for backend in (dead, alive):
+        await backend.stop()
+
+
+async def expired_members(backend: Backend) -> list[str]:
+    found: list[str] = []
+    while events := await backend.presence.expire():
+        found += [event.member.id for event in events]
+    return found
+
+
+async def test_expired_sids_without_an_event_do_not_delay_the_others(redis: RedisServer) -> None:
+    clock = ManualClock()
+    rules, address, options = Rulebook(StreamRules()), RedisAddress(redis.url), RedisOptions("same:")
+    backend = RedisBackend(rules, address, NodeName("node", "node"), options=options, clock=clock)
+    await backend.start()
+    for number in range(2 * EXPIRED_AT_ONCE):
+        await backend.presence.join("a", f"sid {number}", Member("bo"))
+        await backend.presence.detach(f"sid {number}", 1.0)
+    await backend.presence.join("a", "connected", Member("bo"))
+    await backend.presence.join("a", "late", Member("cy"))
+    await backend.presence.detach("late", 2.0)
+    clock.advance(3)
+    assert [event.member.id for event in await backend.presence.expire()] == ["cy"]
     await backend.stop()
 
 

@@ -96,6 +96,10 @@ class Roster:
         """Returns expired detached sids, for `end`, and no longer tracks them."""
         return self._detached.due(now, MAX_EXPIRED_AT_ONCE)
 
+    def is_due(self, now: float) -> bool:
+        """Whether `due` has something to look at."""
+        return self._detached.is_due(now)
+
     def end(self, sids: Collection[str]) -> list[PresenceEvent]:
         return [event for sid in sids for stream in list(self._held[sid]) for event in self._release(stream, sid)]
 

@@ -54,7 +54,7 @@ class HistoryPages:
             size += len(frame)
             if size >= WRITE_BYTES:
                 link.send(b"".join(waiting))
-                await self._waiting.drained(link, part.messages, size)
+                await self._waiting.drained(link, [part.messages], size)
                 waiting, size, answered = [], 0, answered + size
         link.send(b"".join(waiting))
         session.charge(answered + size)

@@ -26,7 +26,7 @@ from ropewalk.engine.replay import HistoryAnswer, Reading, Replayer, RequestedHi
 from ropewalk.engine.subscription import Steps, Subscription
 from ropewalk.engine.waiting_history import WaitingHistory
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.history import Gap, GapReason, HistoryPage, HistoryRequest, Replay, Tip
+from ropewalk.model.history import MAX_ANSWER_BYTES, Gap, GapReason, HistoryPage, HistoryRequest, Replay, Tip
 from ropewalk.model.messages import Deliverable, Position
 from ropewalk.ports import StreamStore
 
@@ -77,9 +77,9 @@ class Joiner:
         streams, identifier = subscription.granted.streams, subscription.identifier
         collected = [self._hub.collect(stream, link.limit) for stream in streams]
         try:
-            answers = await self._answers(link, streams, request, forever=True)
-            readings = self._readings(link, answers)
-            first = link.codec.confirm_subscription(identifier, _start_tips(link, answers, request)) if confirm else b""
+            readings = await self._read_first(link, streams, request, forever=True)
+            tips = _start_tips(link, [reading.answer for reading in readings], request)
+            first = link.codec.confirm_subscription(identifier, tips) if confirm else b""
             if following:
                 first = b"".join([first, *following])
             if request is None or link.codec.one_way:  # one-way codecs confirm before the history
@@ -90,7 +90,7 @@ class Joiner:
                     with self._waiting.holding(link, sum(reading.size for reading in readings)):
                         await link.wait_ready()
                 history = self._history(link, identifier, request, first)
-                await self._send(link, history, readings, lambda reading: reading.pieces, forever=True)
+                await self._send(link, history, request, readings, lambda reading: reading.pieces, forever=True)
                 history.end(_tips(link, [reading.answer for reading in readings]))
             joining = list(map(_JoiningStream, readings, collected))
             if not self._feed.exact or not _are_empty(collected):
@@ -110,8 +110,8 @@ class Joiner:
             return
         collected = [self._hub.collect(stream, link.limit) for stream in new]
         try:
-            answers = await self._answers(link, new, None, forever=True)
-            joining = list(map(_JoiningStream, self._readings(link, answers), collected))
+            readings = await self._read_first(link, new, None, forever=True)
+            joining = list(map(_JoiningStream, readings, collected))
             await self._catch_up(link, subscription.identifier, joining)
             groups = [self._hub.join(stream, subscription.identifier, link.codec.messages, link) for stream in new if link.open]
             subscription.add_streams(new, [each.delivered for each in joining], groups)
@@ -131,8 +131,8 @@ class Joiner:
         history = self._history(link, subscription.identifier, request)
         forever = link.codec.one_way
         try:
-            readings = self._readings(link, await self._answers(link, subscription.granted.streams, request, forever))
-            await self._send(link, history, readings, lambda reading: reading.take_unsent(subscription), forever)
+            readings = await self._read_first(link, subscription.granted.streams, request, forever)
+            await self._send(link, history, request, readings, lambda reading: reading.take_unsent(subscription), forever)
         except Unavailable:
             history.give_up()
         else:
@@ -141,33 +141,38 @@ class Joiner:
     def _history(self, link: Link, identifier: str, request: HistoryRequest, first: bytes = b"") -> RequestedHistory:
         return RequestedHistory(self._replayer, self._stats, link, identifier, request, first)
 
-    def _readings(self, link: Link, answers: Sequence[HistoryAnswer]) -> list[Reading]:
-        return [Reading(answer, maxsize if link.codec.one_way else self._archived) for answer in answers]
-
     async def _send(
         self,
         link: Link,
         history: RequestedHistory,
+        request: HistoryRequest,
         readings: Sequence[Reading],
         part: Callable[[Reading], Steps],
         forever: bool,
     ) -> None:
-        """Send the first page of every stream, then the further pages of each. A page is read when the client has received the
-        one before. Raises `Unavailable`."""
-        await history.add([part(reading) for reading in readings])
-        for reading in readings:
+        """Send the first pages, then the further pages of each stream. A page is read when the client has received the one
+        before. Raises `Unavailable`."""
+        await history.add([part(reading) for reading in readings if not reading.unread])
+        if unfinished := [reading for reading in readings if reading.more]:
+            for reading in readings:
+                reading.release()
+        for reading in unfinished:
             while reading.more and link.open:
-                await self._read_on(link, reading, forever)
+                await self._read_on(link, request, reading, forever)
                 await history.add([part(reading)])
+                reading.release()
 
-    async def _read_on(self, link: Link, reading: Reading, forever: bool) -> None:
+    async def _read_on(self, link: Link, request: HistoryRequest, reading: Reading, forever: bool) -> None:
         async def ask(failures: int) -> HistoryAnswer:
-            answer = await self._store.replay(reading.stream, reading.reached)
+            if reading.unread:
+                answer = await self._ask(reading.stream, request)
+            else:
+                answer = await self._store.replay(reading.stream, reading.reached)
             if not self._feed.exact:
                 self._feed.check(answer, reading.tip, failures)
             return answer
 
-        reading.take(await self._waiting.read(lambda: self._persist(link, ask, forever)))
+        reading.take(await self._persist(link, self._with_room(ask, 1), forever))
 
     # --- restored subscriptions that have not asked for their history yet -----------------------------------------------
 
@@ -232,23 +237,40 @@ class Joiner:
         self._go_live(link, subscription, [_delivered_from(gap, buffer) for gap, buffer in zip(gaps, buffers, strict=True)])
         self._release(subscription)
 
-    async def _answers(
+    async def _read_first(
         self, link: Link, streams: Sequence[str], request: HistoryRequest | None, forever: bool = False
-    ) -> list[HistoryAnswer]:
-        """Read these streams from the store. Raises `Unavailable`."""
+    ) -> list[Reading]:
+        """Read the tips of these streams, and the first pages until they hold `MAX_ANSWER_BYTES` together. Raises
+        `Unavailable`."""
+        archived = maxsize if link.codec.one_way else self._archived
 
-        async def ask(failures: int) -> list[HistoryAnswer]:
+        async def ask(failures: int) -> list[Reading]:
             if self._feed.exact:
-                return [await self._ask(stream, request) for stream in streams]
+                return await read()
             delivered = await self._feed.follow(streams)
-            answers = [await self._ask(stream, request) for stream in streams]
-            for answer, before in zip(answers, delivered, strict=True):
-                self._feed.check(answer, before, failures)
-            return answers
+            readings = await read()
+            for reading, before in zip(readings, delivered, strict=True):
+                self._feed.check(reading.answer, before, failures)
+            return readings
 
-        if request is None:
-            return await self._persist(link, ask, forever)
-        return await self._waiting.read(lambda: self._persist(link, ask, forever))
+        async def read() -> list[Reading]:
+            readings: list[Reading] = []
+            size = 0
+            for stream in streams:
+                if readings:
+                    size += readings[-1].size
+                unread = size >= MAX_ANSWER_BYTES
+                answer = await self._ask(stream, None if unread else request)
+                readings.append(Reading(answer, archived, unread))
+            return readings
+
+        # All but the last page hold less than one answer.
+        attempt = ask if request is None else self._with_room(ask, min(2, len(streams)))
+        return await self._persist(link, attempt, forever)
+
+    def _with_room(self, ask: Callable[[int], Awaitable[T]], answers: int) -> Callable[[int], Awaitable[T]]:
+        """Each attempt waits for room for so many answers. The pause before the next one takes none."""
+        return lambda failures: self._waiting.read(lambda: ask(failures), answers * MAX_ANSWER_BYTES)
 
     async def _persist(self, link: Link, ask: Callable[[int], Awaitable[T]], forever: bool) -> T:
         """Retry a failing store up to `ATTEMPTS` times. With `forever`, retry as long as the client is connected; a half-closed

@@ -260,7 +260,9 @@ class Node:
         await self._feed.upkeep()
         for sid, snapshot in await self.backend.sessions.take_expired(self.disconnect_queue.free_slots()):
             self.disconnect_queue.put(sid, snapshot)
-        self.session_log.expired(await self.backend.presence.expire())
+        while events := await self.backend.presence.expire():
+            self.session_log.expired(events)
+            await asyncio.sleep(0)
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 

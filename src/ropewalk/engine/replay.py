@@ -39,6 +39,7 @@ class Reading:
 
     Args:
         archived: maximum number of archived messages; a PARTIAL gap follows them.
+        unread: `answer` has only the tip. The first page is still to be read.
 
     Attributes:
         answer: the last page.
@@ -48,13 +49,19 @@ class Reading:
         more: messages follow `reached`.
     """
 
-    __slots__ = ("_archived", "answer", "delivered", "more", "pieces", "reached", "stream")
+    __slots__ = ("_archived", "answer", "delivered", "more", "pieces", "reached", "stream", "unread")
 
-    def __init__(self, answer: HistoryAnswer, archived: int) -> None:
+    answer: HistoryAnswer
+    pieces: Steps
+    more: bool
+
+    def __init__(self, answer: HistoryAnswer, archived: int, unread: bool = False) -> None:
         self.stream = answer.stream
+        self.unread = unread
         self._archived = archived
         self.delivered = Delivered(answer.epoch, answer.tip + 1)
         self._set(answer)
+        self.more = self.more or unread
 
     @property
     def tip(self) -> Position:
@@ -65,7 +72,14 @@ class Reading:
         """Bytes of the last answer."""
         return sum(memory_bytes(piece.messages) for piece in self.pieces)
 
+    def release(self) -> None:
+        """Free the messages of the last answer, which were sent."""
+        self.pieces = []
+        answer = self.answer
+        self.answer = replace(answer, messages=(), rest=None) if isinstance(answer, Gap) else replace(answer, messages=())
+
     def take(self, answer: HistoryAnswer) -> None:
+        self.unread = False
         if answer.epoch == self.answer.epoch:
             answer = truncate_answer(answer, self.answer.tip)
         else:
@@ -166,17 +180,17 @@ class Replayer:
             self._stats.gaps[gap.reason] += 1
 
     async def write(
-        self, link: Link, frames: Iterable[bytes], waiting: list[bytes], messages: Sequence[Registered] = ()
+        self, link: Link, frames: Iterable[bytes], waiting: list[bytes], held: Sequence[Replay | Gap] = ()
     ) -> list[bytes]:
         """Append frames to the waiting ones and write them in blocks of `WRITE_BYTES`, to save system calls and packets.
-        Returns the frames that still wait. `messages` are counted as pending memory while the client is slow."""
+        Returns the frames that still wait. The messages of `held` are counted as pending memory while the client is slow."""
         size = sum(map(len, waiting))
         for frame in frames:
             waiting.append(frame)
             size += len(frame)
             if size >= WRITE_BYTES:
                 link.send(b"".join(waiting))
-                await self._waiting.drained(link, messages, size)
+                await self._waiting.drained(link, [piece.messages for piece in held], size)
                 waiting, size = [], 0
         return waiting
 
@@ -243,11 +257,12 @@ class RequestedHistory:
         self._confirms = self._confirms and all(
             _by_time(gap, self._request) and not self._link.rejects_since(gap.stream) for gap in gaps
         )
+        held = [piece for page in pages for piece in page]
         for row in zip_longest(*pages):
             pieces = [piece for piece in row if piece is not None]
             for piece in pieces:
                 frames = self._replayer.encode(self._link, self._identifier, piece.messages)
-                self._waiting = await self._replayer.write(self._link, frames, self._waiting, piece.messages)
+                self._waiting = await self._replayer.write(self._link, frames, self._waiting, held)
             self._report([piece for piece in pieces if isinstance(piece, Gap)])
 
     def _report(self, missing: list[Gap]) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import ShardSpan
 from ropewalk.pipeline.checked import DamagedFile, read_file
 from ropewalk.pipeline.journal_client import JournalClient, JournalRefused
@@ -119,7 +120,12 @@ class ArchiveTable:
 
 
 def archive_files(table: "DeltaTable") -> list[ArchiveFile]:
-    """What the table names now."""
+    """What the table names now. Raises UserMistake if some of the rows in these files are deleted."""
+    if _has_deletion_vectors(table):
+        raise UserMistake(
+            f"the archive {table.table_uri} has deletion vectors, which are not supported: run REORG TABLE … APPLY (PURGE) on "
+            "it in Spark, and set its property delta.enableDeletionVectors to false"
+        )
     actions: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return [
         ArchiveFile(
@@ -134,6 +140,18 @@ def archive_files(table: "DeltaTable") -> list[ArchiveFile]:
         )
         for action in actions
     ]
+
+
+def _has_deletion_vectors(table: "DeltaTable") -> bool:
+    """The statistics of a file count its deleted rows too, and no reader of the archive leaves them out."""
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return False
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return any(batch.num_rows for batch in table.deletion_vectors())
+    except DeltaError:  # there is one, and it cannot be read
+        return True
 
 
 def _overlapping(files: list[ArchiveFile]) -> Iterator[list[ArchiveFile]]:

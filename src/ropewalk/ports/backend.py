@@ -152,7 +152,8 @@ class PresenceStore(Protocol):
         """Move the members of the old sid to the restored session, without events. Returns its members by stream."""
 
     async def expire(self) -> list[PresenceEvent]:
-        """Remove members whose TTL has ended. Cheap if there are none; called about once a second."""
+        """Remove members whose TTL has ended, in slices: called about once a second, and again until the result is empty.
+        Cheap if there are none."""
 
     async def members(self, stream: str, after: str, limit: int) -> PresencePage: ...
 

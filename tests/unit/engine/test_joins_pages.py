@@ -1,17 +1,22 @@
 """A long history is read from the store as the client takes it: no page before its turn, each message once."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from ropewalk.core.backoff import Backoff
 from ropewalk.core.delivered import Delivered
 from ropewalk.engine import joins
+from ropewalk.engine.replay import WRITE_BYTES
+from ropewalk.engine.subscription import Subscription
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.history import MAX_ANSWER_BYTES, Gap, GapReason, Replay
+from ropewalk.model.history import MAX_ANSWER_BYTES, Gap, GapReason, HistoryRequest, Replay
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Position, Publication, Registered
 from ropewalk.model.rules import StreamRule
+from ropewalk.model.sessions import Subscribed
 from tests.unit.engine.workbench import Client, SlowReader, Workbench, public, settle
 
 MESSAGE = '"%s"' % ("x" * 20_000)
@@ -220,3 +225,96 @@ async def test_clients_wait_for_their_history_while_others_do_not_take_theirs() 
 
 def _publication(stream: str) -> Publication:
     return Publication(stream, b"1")
+
+
+# --- subscriptions to several streams ---------------------------------------------------------------------------------
+
+STREAMS = tuple(f"s{number}" for number in range(20))
+
+
+class ManyStreams:
+    """A client with one subscription to `STREAMS`, which have `messages` each."""
+
+    def __init__(self, bench: Workbench, client: Client) -> None:
+        self.bench = bench
+        self.client = client
+        self.subscription = Subscription("many", Subscribed(STREAMS))
+
+    @classmethod
+    async def publish(cls, bench: Workbench, messages: int) -> "ManyStreams":
+        for stream in STREAMS:
+            await bench.publish(stream, *[MESSAGE] * messages)
+        return cls(bench, await bench.connect(positions="1"))
+
+    async def join(self, request: HistoryRequest) -> asyncio.Task[None]:
+        joiner, link = self.bench.node.joiner, self.client.session.link
+        task = asyncio.ensure_future(joiner.join(link, self.subscription, request, confirm=True))
+        await settle()
+        return task
+
+    async def positions(self) -> HistoryRequest:
+        tips = {stream: await self.bench.backend.streams.tip(stream) for stream in STREAMS}
+        return HistoryRequest(streams={stream: Position(tip.epoch, 0) for stream, tip in tips.items()})
+
+    def received(self) -> list[tuple[str, int]]:
+        return [(reply["stream_id"], reply["offset"]) for reply in self.client.connection.replies() if "offset" in reply]
+
+
+@pytest.mark.parametrize("by_time", [True, False])
+async def test_history_of_many_streams_is_read_as_the_client_takes_it(monkeypatch: pytest.MonkeyPatch, by_time: bool) -> None:
+    async with Workbench() as bench:
+        many = await ManyStreams.publish(bench, 12)
+        request = HistoryRequest(since=1.0) if by_time else await many.positions()
+        reads, read = 0, bench.backend.streams.since if by_time else bench.backend.streams.replay
+
+        async def counted(stream: str, start: Any) -> Replay | Gap:
+            nonlocal reads
+            reads += 1
+            return await read(stream, start)
+
+        monkeypatch.setattr(bench.backend.streams, "since" if by_time else "replay", counted)
+        reader = SlowReader(many.client)
+        joining = await many.join(request)
+        taken = 0
+        while not joining.done():
+            assert reads - taken // (12 * len(MESSAGE)) <= 3
+            assert bench.report().history_waiting_bytes <= 2 * MAX_ANSWER_BYTES + 2 * WRITE_BYTES
+            await bench.publish(STREAMS[-1], "1")
+            await reader.read()
+            taken = sum(map(len, many.client.connection.written))
+        live = [(STREAMS[-1], offset) for offset in range(13, many.received()[-1][1] + 1)]
+        expected = [(stream, offset) for stream in STREAMS for offset in range(1, 13)]
+        assert [item for item in many.received() if item in live] == live
+        assert sorted(item for item in many.received() if item not in live) == sorted(expected)
+        assert many.client.seen()[:2] == ["welcome", "confirm_subscription"]
+        assert many.client.seen().count("confirm_history") == 1
+
+
+async def test_unsent_history_of_all_streams_is_counted() -> None:
+    """The streams are short: their pages are read at once, and all of them wait."""
+    async with Workbench() as bench:
+        many = await ManyStreams.publish(bench, 1)
+        SlowReader(many.client)
+        await many.join(HistoryRequest(since=1.0))
+        assert bench.report().history_waiting_bytes > 13 * len(MESSAGE)
+
+
+async def test_gaps_of_streams_that_are_read_later_are_reported_in_their_place() -> None:
+    async with Workbench(rules=[StreamRule("s*", history_limit=12)]) as bench:
+        many = await ManyStreams.publish(bench, 15)
+        joining = await many.join(await many.positions())
+        await joining
+        gaps = [reply for reply in many.client.connection.replies() if reply.get("type") == "reject_history"]
+        assert sorted(stream for gap in gaps for stream in gap["streams"]) == sorted(STREAMS)
+        assert {value["oldest"] for gap in gaps for value in gap["streams"].values()} == {4}
+        assert sorted(many.received()) == sorted((stream, offset) for stream in STREAMS for offset in range(4, 16))
+
+
+async def test_live_subscription_to_many_streams_gets_each_missing_message_once() -> None:
+    async with Workbench() as bench:
+        many = await ManyStreams.publish(bench, 12)
+        await (await many.join(HistoryRequest()))
+        joiner, link, request = bench.node.joiner, many.client.session.link, await many.positions()
+        for _ in range(2):
+            await joiner.replay(link, many.subscription, request)
+        assert sorted(many.received()) == sorted((stream, offset) for stream in STREAMS for offset in range(1, 13))

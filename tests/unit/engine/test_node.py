@@ -1,6 +1,10 @@
 """A node's sessions: token expiry, drain, remote disconnects."""
 
+import asyncio
+
+from ropewalk.core.roster import MAX_EXPIRED_AT_ONCE
 from ropewalk.model.messages import RemoteDisconnect
+from ropewalk.model.presence import Member
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused
 from tests.unit.engine.workbench import Workbench, public, settle
 
@@ -68,3 +72,37 @@ async def test_live_connections_are_counted() -> None:
         assert bench.report().connections == 2
         one.session.connection_lost()
         assert bench.report().connections == 1
+
+
+EXPIRED = 2 * MAX_EXPIRED_AT_ONCE + 1
+
+
+async def members_after_each_turn(bench: Workbench) -> list[float]:
+    """The members during one upkeep, each number once."""
+    upkeep, left = asyncio.ensure_future(bench.node.upkeep()), [bench.backend.gauges()["presence_members"]]
+    while not upkeep.done():
+        await asyncio.sleep(0)
+        left.append(bench.backend.gauges()["presence_members"])
+    await upkeep
+    return list(dict.fromkeys(left))
+
+
+async def test_one_upkeep_expires_all_members_that_are_due_in_slices() -> None:
+    async with Workbench() as bench:
+        for number in range(EXPIRED):
+            await bench.backend.presence.join("s", f"sid {number}", Member(f"member {number}"))
+            await bench.backend.presence.detach(f"sid {number}", 10.0)
+        bench.clock.now += 11
+        assert await members_after_each_turn(bench) == [EXPIRED, EXPIRED - MAX_EXPIRED_AT_ONCE, 1, 0]
+
+
+async def test_expired_sids_without_an_event_do_not_delay_the_others() -> None:
+    """All sids but the last one hold the same member, which another sid holds too."""
+    async with Workbench() as bench:
+        presence = bench.backend.presence
+        for number in range(EXPIRED):
+            await presence.join("s", f"sid {number}", Member("late" if number == EXPIRED - 1 else "same"))
+            await presence.detach(f"sid {number}", 10.0)
+        await presence.join("s", "connected", Member("same"))
+        bench.clock.now += 11
+        assert await members_after_each_turn(bench) == [2, 1]

@@ -32,6 +32,45 @@ def test_rows_deleted_by_another_tool_are_not_archived(scribe: Scribe) -> None:
     assert missing(scribe) == [Missing(0, 12, 40)]
 
 
+INLINE_VECTOR = "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
+"""The rows 3, 4, 7, 11, 18 and 29, as an example of Delta's specification writes them."""
+
+
+def enable_deletion_vectors(scribe: Scribe, vector: dict[str, object] | None) -> None:
+    """A commit as Spark writes it: the table may have deletion vectors, and its last file has one."""
+    adds = [json.loads(line)["add"] for line in last_commit(scribe.root).read_text().splitlines() if '"add"' in line]
+    feature = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    actions: list[object] = [{"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **feature}}]
+    if vector is not None:
+        actions.append({"remove": {"path": adds[-1]["path"], "deletionTimestamp": 1, "dataChange": True}})
+        actions.append({"add": {**adds[-1], "deletionVector": vector}})
+    path = scribe.root / "_delta_log" / f"{DeltaTable(scribe.root).version() + 1:020}.json"
+    path.write_text("\n".join(map(json.dumps, actions)))
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        pytest.param({"storageType": "i", "pathOrInlineDv": INLINE_VECTOR, "sizeInBytes": 44, "cardinality": 6}, id="inline"),
+        pytest.param(
+            {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 4, "sizeInBytes": 40, "cardinality": 6},
+            id="missing",
+        ),
+    ],
+)
+def test_table_with_deletion_vectors_is_refused(scribe: Scribe, vector: dict[str, object]) -> None:
+    scribe.archive(messages("a", 1, 40))
+    enable_deletion_vectors(scribe, vector)
+    with pytest.raises(UserMistake, match="deletion vectors"):
+        archived_positions(str(scribe.root))
+
+
+def test_table_that_may_have_deletion_vectors_and_has_none_is_read(scribe: Scribe) -> None:
+    scribe.archive(messages("a", 1, 40))
+    enable_deletion_vectors(scribe, None)
+    assert archived_positions(str(scribe.root)) == {0: 40}
+
+
 def test_file_removed_from_the_last_commit_is_not_archived(scribe: Scribe) -> None:
     scribe.archive(messages("a", 1, 10))
     scribe.archive([*messages("a", 11, 20), *messages("a", 21, 30, second=3600)])  # two days, so two files

@@ -70,7 +70,12 @@ class MemoryPresence:
             self._set_node(node, new_sid)
         return held
 
+    def is_due(self) -> bool:
+        """Whether `expire` has more to do."""
+        return self.roster.is_due(self._clock())
+
     def expire(self) -> list[PresenceEvent]:
+        """End a slice of the expired sids."""
         due = self.roster.due(self._clock())
         for sid in due:
             self._forget_node(sid)
@@ -308,9 +313,11 @@ class NodePresence:
     async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
         return self._presence.adopt(self._node, old_sid, new_sid)
 
-    @call()
+    @call(CallKind.TASK)
     async def expire(self) -> list[PresenceEvent]:
-        return self._presence.expire()
+        while not (events := self._presence.expire()) and self._presence.is_due():  # noqa: ASYNC110 - it lets others go first
+            await asyncio.sleep(0)
+        return events
 
     @call(scope=Scope.SHARD)
     async def members(self, stream: str, after: str, limit: int) -> PresencePage:

@@ -172,6 +172,8 @@ class NatsBackend:
                 self._invalidate()
 
         async def deleted(message: Msg) -> None:
+            if message.subject.endswith(f".{self._table.jet}"):
+                self._table.mark_deleted()
             if ours in message.subject:
                 self._table.resubscribe()
                 self._spawn(self._restore_deleted())
@@ -182,12 +184,18 @@ class NatsBackend:
             await self._peer_tips.answer(shard)
 
     async def _restore_deleted(self) -> None:
-        """Create deleted JetStream streams again. The node is unhealthy until then."""
+        """Create deleted JetStream streams again. The node is unhealthy until then. The table creates its own."""
+        wanted = [self._table.jet, *(shard.jet for shard in self._shards)]
+        if self.record_queue.in_use:
+            wanted.append(self.record_queue.jet)
         try:
-            found = await asyncio.gather(*(jets.info(self.link, shard.jet) for shard in self._shards))
+            found = await asyncio.gather(*(jets.info(self.link, jet) for jet in wanted))
         except Unavailable:
             return  # the next sweep tries again
-        missing = [shard.jet for shard, info in zip(self._shards, found, strict=True) if info is None]
+        missing = [jet for jet, info in zip(wanted, found, strict=True) if info is None]
+        if self._table.jet in missing:
+            self._table.mark_deleted()
+            missing.remove(self._table.jet)
         if not missing or self._reason:
             return
         self._reason = f"JetStream has lost {' '.join(missing)}"
@@ -196,6 +204,7 @@ class NatsBackend:
         while self._reason:
             try:
                 await asyncio.gather(*(shard.verify() for shard in self._shards))
+                await self.record_queue.restore()
                 self._reason = ""
             except Unavailable as error:
                 self._reason = str(error)

@@ -89,22 +89,23 @@ class Lane:
                 self._uids.clear()
                 while len(self._producers) > REMEMBERED_PRODUCERS:
                     self._producers.popitem(last=False)
-                deadline = asyncio.get_running_loop().time() + self._retry_seconds
-                await self._commit_or_fail(group)
+                # An append that has waited for a failing group has less time left, so that it fails as early as the others.
+                deadline = max(asyncio.get_running_loop().time(), group[0].entered + self._retry_seconds)
+                await self._commit_or_fail(group, deadline)
                 if any(append.unavailable for append in group):
                     self._fail_waiting(deadline)
         finally:
             self._writing = None
 
-    async def _commit_or_fail(self, group: list[PendingAppend]) -> None:
+    async def _commit_or_fail(self, group: list[PendingAppend], deadline: float) -> None:
         """An error fails the appends of this group only; the task continues with the next group."""
-        seconds = self._retry_seconds + self.shard.link.timeout  # the last attempt may begin at the deadline
+        timeout = self.shard.link.timeout
         try:
-            async with asyncio.timeout(seconds):
-                await self._commit(group)
+            async with asyncio.timeout_at(deadline + timeout):  # the last attempt may begin at the deadline
+                await self._commit(group, deadline)
         except TimeoutError:
             for append in group:
-                append.fail(Unanswered(f"NATS gave no answer within {seconds:g} s"))
+                append.fail(Unanswered(f"NATS gave no answer within {self._retry_seconds + timeout:g} s"))
         except Exception as error:
             for append in group:
                 append.fail(error)
@@ -131,8 +132,7 @@ class Lane:
         self._count -= sum(len(append.publications) for append in group)
         return group
 
-    async def _commit(self, group: list[PendingAppend]) -> None:
-        deadline = asyncio.get_running_loop().time() + self._retry_seconds
+    async def _commit(self, group: list[PendingAppend], deadline: float) -> None:
         failures = 0
         while group:
             try:

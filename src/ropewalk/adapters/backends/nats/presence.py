@@ -24,6 +24,8 @@ from ropewalk.ports import Clock
 NO_LIMIT = 1 << 60
 TURNS = 256
 EXPIRED_AT_ONCE = 200
+"""Seats that are changed concurrently when sids or nodes have expired."""
+
 
 T = TypeVar("T")
 Hold = tuple[str, float | None]
@@ -217,24 +219,31 @@ class NatsPresence:
 
     async def expire(self) -> list[PresenceEvent]:
         now = self._clock()
-        expired: list[PresenceEvent] = []
-        for key in self._deadlines.due(now, EXPIRED_AT_ONCE):
-            events: list[PresenceEvent] = []
+        while self._deadlines.is_due(now):
+            due = self._deadlines.due(now, EXPIRED_AT_ONCE)
+            expired = await asyncio.gather(*(self._expire(key, now) for key in due), return_exceptions=True)
+            if failed := next((each for each in expired if isinstance(each, BaseException)), None):
+                raise failed
+            if events := [event for each in expired if not isinstance(each, BaseException) for event in each]:
+                return events
+        return []
 
-            def decide(key: str = key, events: list[PresenceEvent] = events) -> Sequence[Change]:
-                events.clear()
-                seat = self._seats.get(key)
-                over = [sid for sid, (_, end) in seat.sids.items() if end is not None and end <= now] if seat else []
-                return self._without_all(key, over, events) if over else ()
+    async def _expire(self, key: str, now: float) -> list[PresenceEvent]:
+        events: list[PresenceEvent] = []
 
-            try:
-                await self._update(key, decide)
-            except BaseException:
-                if key in self._seats:
-                    self._deadlines.set(key, now)
-                raise
-            expired += events
-        return expired
+        def decide() -> Sequence[Change]:
+            events.clear()
+            seat = self._seats.get(key)
+            over = [sid for sid, (_, end) in seat.sids.items() if end is not None and end <= now] if seat else []
+            return self._without_all(key, over, events) if over else ()
+
+        try:
+            await self._update(key, decide)
+        except BaseException:
+            if key in self._seats:
+                self._deadlines.set(key, now)
+            raise
+        return events
 
     async def members(self, stream: str, after: str, limit: int) -> PresencePage:
         await self._table.catch_up()
@@ -246,15 +255,19 @@ class NatsPresence:
     async def leave_behind(self, node: str, lives: Callable[[], bool], grace: float = 0.0) -> None:
         """The seats of a node expire after `grace` and the presence TTL, unless the node `lives` again."""
         deadline = self._clock() + grace + self._ttl
-        for key, sid in sorted(self._of_node.get(node, ())):
+        held = sorted(self._of_node.get(node, ()))
+        for begin in range(0, len(held), EXPIRED_AT_ONCE):
+            batch = held[begin : begin + EXPIRED_AT_ONCE]
+            await asyncio.gather(*(self._leave_behind(key, sid, node, lives, deadline) for key, sid in batch))
 
-            def decide(key: str = key, sid: str = sid) -> Sequence[Change]:
-                seat = self._seats.get(key)
-                if seat is None or seat.sids.get(sid) != (node, None) or lives():
-                    return ()
-                return [_change(key, replace(seat, sids={**seat.sids, sid: (node, deadline)}))]
+    async def _leave_behind(self, key: str, sid: str, node: str, lives: Callable[[], bool], deadline: float) -> None:
+        def decide() -> Sequence[Change]:
+            seat = self._seats.get(key)
+            if seat is None or seat.sids.get(sid) != (node, None) or lives():
+                return ()
+            return [_change(key, replace(seat, sids={**seat.sids, sid: (node, deadline)}))]
 
-            await self._update(key, decide)
+        await self._update(key, decide)
 
     # --- changes ------------------------------------------------------------------------------------------------------
 

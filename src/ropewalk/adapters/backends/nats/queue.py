@@ -59,7 +59,7 @@ class NatsRecordQueue:
     ) -> None:
         self._link = link
         self._table = table
-        self._jet = f"{options.prefix.upper()}_QUEUE"
+        self.jet = f"{options.prefix.upper()}_QUEUE"
         self._subject = f"{options.prefix}.q.rows"
         self._node = node
         self._replicas = options.replicas
@@ -67,6 +67,7 @@ class NatsRecordQueue:
         self._shards = shards
         self._adding = asyncio.Lock()
         self._rows = self._dropped = self._counted_at = 0
+        self._made = 0  # how often this node has created the queue
         self._empty_at = -ASK_SECONDS
         self._read: dict[str, str] = {}  # by shard: the id of the last run read here
         self._copied: dict[str, int] = {}  # by JetStream stream: the last sequence that is in the queue
@@ -79,6 +80,11 @@ class NatsRecordQueue:
     def apply(self, applied: Applied) -> None:
         self._recorder = msgspec.msgpack.decode(applied.data, type=RecorderClaim)
         self._until = self._clock() + self._recorder.ttl
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a node records, or has recorded."""
+        return self._recorder is not None
 
     def gauges(self) -> dict[str, float]:
         return {"record_queue_rows": self._rows, "record_queue_dropped_rows": self._dropped}
@@ -101,16 +107,37 @@ class NatsRecordQueue:
         await self._table.update(decide)
         return granted[0]
 
+    async def restore(self) -> None:
+        """Create the queue again if it was deleted. While a claim lasts, only its node does this. Raises `Unavailable` until it
+        is there."""
+        recorder = self._recorder
+        if recorder is None:
+            return
+        if recorder.node == self._node:
+            await self.claim(recorder.ttl)
+        elif self._until <= self._clock():
+            await self._ensure()
+        elif await jets.info(self._link, self.jet) is None:
+            raise Unavailable(f"JetStream has lost {self.jet}")
+
     async def _ensure(self) -> None:
         """Create the queue if it is missing. It copies from then on."""
-        found = await jets.info(self._link, self._jet)
+        recorder = self._recorder
+        found = await jets.info(self._link, self.jet)
         if found is None:
             found = await self._make()
-            if self._recorder is not None:
+            self._made += 1
+            if recorder is not None:
                 logger.error("NATS has lost the record queue")
-                await self._table.update(lambda: [_change(RecorderClaim(self._node, 0.0))])
+                await self._table.update(lambda: self._restart_claim(recorder))
         for source in found["config"]["sources"]:
             self._copied.setdefault(source["name"], source.get("opt_start_seq", 1) - 1)
+
+    def _restart_claim(self, recorder: RecorderClaim) -> Sequence[Change]:
+        """The progress in the lost queue does not apply to the new one. The claim of another node ends. Without effect if
+        another node was first."""
+        ttl = recorder.ttl if recorder.node == self._node else 0.0
+        return [_change(RecorderClaim(self._node, ttl))] if self._recorder == recorder else ()
 
     async def _make(self) -> Any:
         sources = []
@@ -121,14 +148,14 @@ class NatsRecordQueue:
             sources.append({"name": shard.jet, "filter_subject": shard.names.any_stream, **start})
         if not sources:
             raise Unavailable("the shards are not available yet")
-        config = jets.config(self._jet, [self._subject], self._replicas, -1, sources=sources, max_bytes=MAX_QUEUE_BYTES)
+        config = jets.config(self.jet, [self._subject], self._replicas, -1, sources=sources, max_bytes=MAX_QUEUE_BYTES)
         return await jets.ensure(self._link, {**config, "allow_atomic": False, "allow_msg_ttl": False})
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def read(self, limit: int) -> QueuedRows:
         await self._table.catch_up()
-        recorder = self._recorder
+        recorder, made = self._recorder, self._made
         if recorder is None:
             return QueuedRows()
         if asyncio.get_running_loop().time() - self._empty_at >= ASK_SECONDS:
@@ -143,13 +170,13 @@ class NatsRecordQueue:
                 self._read[message.subject.partition(".g")[0]] = runs.decode(message.data).id
         rows, sequence, taken = _portion(messages, recorder, limit)
         self._rows = sum(1 for message in messages for _ in _rows(message)) - recorder.rows
-        return QueuedRows(tuple(rows), f"{sequence} {taken}")
+        return QueuedRows(tuple(rows), f"{sequence} {taken} {made}")
 
     async def _messages(self, sequence: int, limit: int) -> list[Stored]:
         found: list[Stored] = []
         more, count = True, 0
         while more and count < limit:
-            some, more = await self._link.read(self._jet, found[-1].seq + 1 if found else sequence, ">", READ_AT_ONCE)
+            some, more = await self._link.read(self.jet, found[-1].seq + 1 if found else sequence, ">", READ_AT_ONCE)
             count += sum(1 for message in some for _ in _rows(message))
             found += some
             more = more and bool(some)
@@ -171,12 +198,14 @@ class NatsRecordQueue:
             self._copied[shard.jet] = last.seq
 
     async def _has_copy(self, shard: JetShard, run_id: str) -> bool:
-        copy = await self._link.last(self._jet, shard.names.any_stream)
+        copy = await self._link.last(self.jet, shard.names.any_stream)
         return copy is not None and runs.decode(copy.data).id == run_id
 
     async def remove(self, piece: QueuedRows) -> bool:
         await self._table.catch_up()
-        sequence, rows = map(int, piece.mark.split()) if piece.mark else (0, 0)
+        sequence, rows, made = map(int, piece.mark.split()) if piece.mark else (0, 0, self._made)
+        if made != self._made:
+            return False  # the rows were in a queue that was lost
         granted: list[bool] = []
 
         def decide() -> Sequence[Change]:
@@ -193,7 +222,7 @@ class NatsRecordQueue:
     async def _purge(self, sequence: int) -> None:
         """Delete recorded messages. After a failure the next purge deletes them."""
         try:
-            await self._link.api(f"STREAM.PURGE.{self._jet}", {"seq": sequence + 1})
+            await self._link.api(f"STREAM.PURGE.{self.jet}", {"seq": sequence + 1})
         except (ApiError, Unavailable) as error:
             logger.debug("recorded rows are still there", extra={"reason": str(error)})
 

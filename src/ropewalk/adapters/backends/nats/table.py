@@ -63,9 +63,9 @@ class Table:
 
     def __init__(self, link: NatsLink, prefix: str, replicas: int, metadata: dict[str, str]) -> None:
         self._link = link
-        self._jet = f"{prefix.upper()}_STATE"
+        self.jet = f"{prefix.upper()}_STATE"
         self._prefix = f"{prefix}.k."
-        self._config = jets.config(self._jet, [f"{prefix}.k.>"], replicas, 1, metadata=metadata)
+        self._config = jets.config(self.jet, [f"{prefix}.k.>"], replicas, 1, metadata=metadata)
         self.apply: Callable[[Applied], None] = lambda applied: None
         self.reset: Callable[[], None] = lambda: None
         self.revisions: dict[str, int] = {}  # of existing records and of some removed ones
@@ -102,6 +102,10 @@ class Table:
     def resubscribe(self) -> None:
         """Create the consumer again: it may be gone."""
         self._broken.set()
+
+    def mark_deleted(self) -> None:
+        """Someone has deleted the JetStream stream. It is created again, and until then there is `trouble`."""
+        self._mark_stale(f"JetStream has lost {self.jet}")
 
     def _mark_stale(self, trouble: str) -> None:
         self.trouble = trouble
@@ -183,7 +187,7 @@ class Table:
             "max_deliver": 1,
         }
         try:
-            made = await self._link.api(f"CONSUMER.CREATE.{self._jet}", {"stream_name": self._jet, "config": consumer})
+            made = await self._link.api(f"CONSUMER.CREATE.{self.jet}", {"stream_name": self.jet, "config": consumer})
         except ApiError as error:
             raise Unavailable(f"JetStream refuses a consumer: {error}") from None
         if not made["num_pending"] and not made["delivered"]["consumer_seq"]:
@@ -193,7 +197,7 @@ class Table:
         """Whether JetStream now has other records at the newest known sequences: it lost records and other nodes have written
         since."""
         for sequence, key, digest in reversed(self._recent):
-            if (stored := await self._link.at(self._jet, sequence)) is not None:
+            if (stored := await self._link.at(self.jet, sequence)) is not None:
                 return (stored.subject, _digest(stored.data)) != (self._prefix + key, digest)
         return False
 
@@ -253,7 +257,7 @@ class Table:
     async def _reach_goal(self) -> None:
         """The consumer has no more messages: those up to the goal were removed, or its server lags behind the leader."""
         try:
-            rest = await self._link.following(self._jet, self._seen + 1, f"{self._prefix}>")
+            rest = await self._link.following(self.jet, self._seen + 1, f"{self._prefix}>")
         except Unavailable:
             self._broken.set()
             return
@@ -279,7 +283,7 @@ class Table:
 
     async def _read_tip(self) -> int:
         seen = self._seen  # read before the request: more may arrive while it is pending
-        found = await jets.info(self._link, self._jet)
+        found = await jets.info(self._link, self.jet)
         if found is None or found["created"] != self._created or found["state"]["last_seq"] < seen:
             self._mark_stale("reading the records of the cluster again")
             raise Unavailable(self.trouble)
@@ -332,7 +336,7 @@ class Table:
     async def _correct(self, keys: Sequence[str]) -> None:
         """Read the real revisions. NATS removes tombstones without notice."""
         for key in keys:
-            stored = await self._link.last(self._jet, self._prefix + key)
+            stored = await self._link.last(self.jet, self._prefix + key)
             if stored is None:
                 self.revisions.pop(key, None)
             elif stored.seq <= self._seen:

@@ -32,7 +32,7 @@ from ropewalk.model.limits import STORE_LIMITS, StoreLimits
 from ropewalk.ports import Clock, NodeName
 
 SWEPT_AT_ONCE = 500
-"""Maximum number of streams and of uids per sweep of a shard."""
+"""Maximum number of streams, uids and sessions per step of a sweep."""
 
 COUNTED = (
     "streams",
@@ -63,7 +63,8 @@ class RedisUpkeep:
         key = shard.key
         while await self._sweep_streams(shard) == SWEPT_AT_ONCE:
             pass  # in steps, so that other calls are not delayed
-        await shard.ask("leases", lease_keys(shard), "sweep", SWEPT_AT_ONCE, *self._bounds)
+        while await shard.ask("leases", lease_keys(shard), "sweep", SWEPT_AT_ONCE, *self._bounds):
+            pass
         counts = await shard.ask("counts", [key("x"), key("u"), key("pi"), key("sd")])
         return [int(count) for count in counts]
 

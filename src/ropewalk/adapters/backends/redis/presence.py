@@ -12,7 +12,7 @@ from ropewalk.model.errors import LimitReached
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 
 EXPIRED_AT_ONCE = 500
-"""Sids per shard and call of `expire`."""
+"""Sids per shard and script."""
 
 _KEYS = ("x", "ps", "pi", "ph", "pd", "po", "pw", "nn", "nl")
 
@@ -59,7 +59,14 @@ class RedisPresence:
         return held
 
     async def expire(self) -> list[PresenceEvent]:
-        return [event for answer in await self._ask_all("expire", EXPIRED_AT_ONCE) for event in _events(answer)]
+        expired = await asyncio.gather(*(self._expire(shard) for shard in self._store.shards))
+        return [event for events in expired for event in events]
+
+    async def _expire(self, shard: Shard) -> list[PresenceEvent]:
+        while True:
+            due, *events = await self._ask(shard, "expire", EXPIRED_AT_ONCE)
+            if events or due < EXPIRED_AT_ONCE:
+                return _events(events)
 
     async def members(self, stream: str, after: str, limit: int) -> PresencePage:
         total, *found = await self._ask(self._store.shard_for(stream), "page", stream, after, limit + 1)

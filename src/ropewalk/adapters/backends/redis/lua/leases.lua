@@ -61,39 +61,44 @@ local function end_presence(owner, sid, ttl)
   if redis.call('HEXISTS', held, sid) == 1 then redis.call('ZADD', presence_deadlines, number(now + ttl), sid) end
 end
 
+-- Returns whether more sessions or members of the owner are left.
 local function end_owner(owner, most, presence_ttl)
   local start = owner .. '\0'
   local live, present = beginning(living, start, most), beginning(owned, start, most)
   for _, member in ipairs(live) do end_session(owner, string.sub(member, #start + 1)) end
   for _, member in ipairs(present) do end_presence(owner, string.sub(member, #start + 1), presence_ttl) end
-  if #live == most or #present == most then return end -- the rest at the next sweep
+  if #live == most or #present == most then return true end
   redis.call('ZREMRANGEBYLEX', pending_orders, '[' .. start, '(' .. start .. '\255')
   redis.call('ZREM', leases, owner)
   local node = node_of(owner)
   if owner == node .. '#' .. (redis.call('HGET', lease_numbers, node) or '') then
     redis.call('HDEL', lease_numbers, node)
   end
+  return false
 end
 
--- maximum per step, presence TTL, maximum number of kept sessions and of their bytes
+local MAX_OWNERS = 10
+
+-- maximum per step, presence TTL, maximum number of kept sessions and of their bytes. Returns 1 if there may be more to do.
 act['sweep'] = function()
   local most, kept_most, bytes_most = tonumber(ARGV[5]), tonumber(ARGV[7]), tonumber(ARGV[8])
-  for _, owner in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', number(now), 'LIMIT', 0, 10)) do
-    end_owner(owner, most, tonumber(ARGV[6]))
-  end
-  for _, sid in ipairs(redis.call('ZRANGEBYSCORE', session_deadlines, '-inf', number(now), 'LIMIT', 0, most)) do
-    finish(sid, load(sid))
-  end
-  for _ = 1, most do
+  local ended = redis.call('ZRANGEBYSCORE', leases, '-inf', number(now), 'LIMIT', 0, MAX_OWNERS)
+  local more = #ended == MAX_OWNERS
+  for _, owner in ipairs(ended) do more = end_owner(owner, most, tonumber(ARGV[6])) or more end
+  local due = redis.call('ZRANGEBYSCORE', session_deadlines, '-inf', number(now), 'LIMIT', 0, most)
+  more = #due == most or more
+  for _, sid in ipairs(due) do finish(sid, load(sid)) end
+  for step = 1, most do
     local excess = redis.call('ZCARD', session_deadlines) > kept_most
       or tonumber(redis.call('HGET', shard, 'sb') or 0) > bytes_most
     if not excess then break end
     local oldest = redis.call('ZRANGE', session_deadlines, 0, 0)[1]
     finish(oldest, load(oldest))
+    more = step == most or more
   end
   redis.call('ZREMRANGEBYSCORE', gone, '-inf', number(now))
   redis.call('ZREMRANGEBYSCORE', revoked, '-inf', number(now - REMEMBERED))
-  return 1
+  return more and 1 or 0
 end
 
 return act[ARGV[4]]()

@@ -198,12 +198,14 @@ act['adopt'] = function()
   return found
 end
 
--- maximum number of sids
+-- maximum number of sids. Returns the number of expired sids before the events.
 act['expire'] = function()
-  for _, sid in ipairs(redis.call('ZRANGEBYSCORE', deadlines, '-inf', number(now), 'LIMIT', 0, ARGV[5])) do
+  local due = redis.call('ZRANGEBYSCORE', deadlines, '-inf', number(now), 'LIMIT', 0, ARGV[5])
+  for _, sid in ipairs(due) do
     for stream, id in pairs(held_by(sid)) do vacate(stream, id, sid) end
     put_held(sid, {})
   end
+  table.insert(events, 1, #due)
   return events
 end
 
