@@ -16,6 +16,7 @@ from ropewalk.adapters.endpoints.http_responses import HttpResponse, encode_fiel
 from ropewalk.adapters.endpoints.routes import ANY, HttpRoute
 from ropewalk.core.ring import parse_member
 from ropewalk.model.errors import BadRequest
+from ropewalk.model.history import StreamSummary
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import Member
 from ropewalk.model.ring import RingMember
@@ -81,9 +82,21 @@ class RestEndpoint:
     async def _streams(self, request: HttpRequest) -> HttpResponse:
         limit = _limit(request)
         # One more than the page holds: shows whether there is a next page.
-        found = await self._backend.streams.summaries(request.query.get("after", ""), limit + 1)
+        found = await self._named(request.query.get("prefix", ""), request.query.get("after", ""), limit + 1)
         shown = found[:limit]
         return json_answer(200, {"streams": shown, "next": shown[-1].stream if len(found) > limit else None})
+
+    async def _named(self, prefix: str, after: str, count: int) -> list[StreamSummary]:
+        """The first streams whose names begin with `prefix` and come after `after`."""
+        found: list[StreamSummary] = []
+        after = max(after, _name_before(prefix))
+        while len(found) < count:
+            some = await self._backend.streams.summaries(after, count)
+            found += [each for each in some if each.stream.startswith(prefix)]
+            if len(some) < count or (not some[-1].stream.startswith(prefix) and some[-1].stream > prefix):
+                break
+            after = some[-1].stream
+        return found[:count]
 
     async def _history(self, request: HttpRequest) -> HttpResponse:
         after = number(request, "after", 0, 0, _MAX_OFFSET)
@@ -94,10 +107,21 @@ class RestEndpoint:
         return json_answer(200, {**body, "messages": [_message(item) for item in page.messages], "next": page.next_offset})
 
     async def _users(self, request: HttpRequest) -> HttpResponse:
-        found = await self._backend.presence.members(request.params["name"], request.query.get("after", ""), _limit(request))
+        limit = number(request, "limit", DEFAULT_LIMIT, 0, MAX_LIMIT)
+        found = await self._backend.presence.members(request.params["name"], request.query.get("after", ""), limit)
         page = fitting(found, PAGE_BYTES)
         records = [_record(member) for member in page.members]
         return json_answer(200, {"type": "info", "total": page.total, "records": records, "next": page.next_id})
+
+
+def _name_before(prefix: str) -> str:
+    """A text that all names with the prefix come after, and hardly any others before them."""
+    if not prefix:
+        return ""
+    last = ord(prefix[-1])
+    if not last:
+        return prefix[:-1]
+    return f"{prefix[:-1]}{chr(0xD7FF if last == 0xE000 else last - 1)}\U0010ffff"
 
 
 def _message(item: Registered) -> dict[str, object]:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -54,6 +55,21 @@ async def test_streams_are_listed_by_name_in_pages(client: Client, backend: Memo
     assert first == {"streams": [{"stream": "a", **summary}, {"stream": "b/1", **summary}], "next": "b/1"}
     rest = await get(client, "/api/streams?limit=2&after=b%2F1")
     assert rest == {"streams": [{"stream": "b/2", **summary}, {"stream": "c", **summary}], "next": None}
+
+
+async def test_streams_are_listed_by_prefix(client: Client, backend: MemoryBackend, subtests: pytest.Subtests) -> None:
+    names = ["a", "b", "b/", "b/1", "b/2", "b/3", "b0", "bb", "c", "\0", "\0x", "\ue000", "b.\U0010ffffx", "\ud7ff\U0010ffffx"]
+    await backend.streams.append([Publication(name, b"1") for name in names])
+    for prefix in ["b/", "b", "", "x", "\0", "\ue000", "b/1"]:
+        with subtests.test(prefix=prefix):
+            for limit in (1, 2, 100):
+                found = list[str]()
+                after: str | None = ""
+                while after is not None:
+                    page: Any = await get(client, f"/api/streams?prefix={quote(prefix)}&limit={limit}&after={quote(after)}")
+                    found += [each["stream"] for each in page["streams"]]
+                    after = page["next"]
+                assert found == sorted(name for name in names if name.startswith(prefix))
 
 
 async def test_list_of_streams_may_be_empty(client: Client) -> None:
@@ -143,6 +159,13 @@ async def test_members_are_listed_by_id_in_pages(client: Client, backend: Memory
     assert last == {"type": "info", "total": 3, "records": [{"info": "x", "id": "m2"}], "next": None}
 
 
+async def test_members_are_counted_without_listing_them(client: Client, backend: MemoryBackend) -> None:
+    for number in range(3):
+        await backend.presence.join("chat", f"sid{number}", Member(f"m{number}", b""))
+    answer = await get(client, "/api/presence/chat/users?limit=0")
+    assert (answer["total"], answer["records"]) == (3, [])
+
+
 async def test_presence_set_may_have_any_name(client: Client, backend: MemoryBackend) -> None:
     await backend.presence.join("two\nlines", "sid", Member("m", b""))
     assert (await get(client, "/api/presence/two%0Alines/users"))["records"] == [{"id": "m"}]
@@ -156,11 +179,11 @@ async def test_presence_set_may_be_empty(client: Client) -> None:
 
 
 async def test_invalid_limit_is_answered_with_400_and_the_bounds(client: Client, subtests: pytest.Subtests) -> None:
-    for path in ["/api/streams", "/api/streams/chat/history", "/api/presence/chat/users"]:
-        for limit in ["0", "1001", "-1", "x", "1.5", "1_0", "9" * 30, "%EF%BC%91", "+1"]:
+    for path, least in [("/api/streams", 1), ("/api/streams/chat/history", 1), ("/api/presence/chat/users", 0)]:
+        for limit in [*["0"] * least, "1001", "-1", "x", "1.5", "1_0", "9" * 30, "%EF%BC%91", "+1"]:
             with subtests.test(path=path, limit=limit):
                 assert await get(client, f"{path}?limit={limit}", 400) == {
-                    "error": "limit must be a whole number from 1 to 1000"
+                    "error": f"limit must be a whole number from {least} to 1000"
                 }
 
 
