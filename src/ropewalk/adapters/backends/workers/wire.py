@@ -8,6 +8,8 @@ worker → store    [CALL, id, method, arguments]     [NOTE, 0, method, argument
 store → worker    [ANSWER, id, "", result]          [FAILURE, id, kind, text]
 store → worker    [NOTE, 0, method, arguments]     [CALL, id, method, arguments]     which the worker answers
 ```
+
+An empty frame is a heartbeat, between nodes of a ring.
 """
 
 import asyncio
@@ -161,7 +163,8 @@ class BusConnection(asyncio.Protocol):
                 return
             if end > size:
                 break
-            self._take(data[begin + LENGTH_BYTES : end])
+            if length:
+                self._take(data[begin + LENGTH_BYTES : end])
             begin = end
         if begin < size:
             self._waiting += data[begin:]
@@ -179,7 +182,7 @@ class BusConnection(asyncio.Protocol):
     def send(self, encoded: bytes) -> None:
         """Write it now: the event loop joins the writes of one tick into one system call."""
         transport = self._transport
-        if transport is None:
+        if transport is None or transport.is_closing():  # uvloop raises on a write after the end
             return
         if self.behind and transport.get_write_buffer_size() > MAX_BUFFERED_BYTES:
             logger.error("the other end of the bus does not read; closing the connection")
