@@ -343,8 +343,8 @@ def _ring(settings: Settings) -> CheckRows:
     for name in ("port", "tcp_port"):
         yield (
             getattr(settings.server, name) == port,
-            f"--{name} is {port}, and so is the ring's port, which is for nodes only: choose another for it, such as 9080. The "
-            "addresses in --ring are those of the ring's own ports, and --ring_port is set only where this node's port differs",
+            f"--{name} and the ring's port are both {port}, but nodes connect to each other at a port of their own: set another "
+            f"one in {'--ring_port' if ring.ring_port else '--ring at all nodes'}, such as {9081 if port == 9080 else 9080}",
         )
     shards = settings.journal.journal_shards
     yield nodes > shards, f"--journal_shards is {shards}, and a ring of {nodes} nodes needs at least {nodes}"

@@ -34,6 +34,7 @@ class NodeGreeting(asyncio.Protocol):
         self._received = bytearray()
         self._changed = asyncio.Event()
         self._refused = False
+        self._ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -44,7 +45,7 @@ class NodeGreeting(asyncio.Protocol):
             self._changed.set()
 
     def connection_lost(self, reason: Exception | None) -> None:
-        self._transport = None
+        self._transport, self._ended = None, True
         self._changed.set()
 
     def send(self, message: bytes) -> None:
@@ -66,7 +67,7 @@ class NodeGreeting(asyncio.Protocol):
                 message = bytes(received[LENGTH_BYTES:end])
                 del received[:end]
                 return message
-            if self._transport is None:
+            if self._ended:
                 raise Unavailable("the connection ended before a welcome")
             self._changed.clear()
             await self._changed.wait()
@@ -86,7 +87,7 @@ class NodeGreeting(asyncio.Protocol):
             self._transport.write_eof()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                while self._transport is not None:
+                while not self._ended:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -96,6 +97,35 @@ class NodeGreeting(asyncio.Protocol):
         """Does nothing after `detach`."""
         if self._transport is not None:
             self._transport.abort()
+
+
+class JoinedWrites:
+    """The transport of a `BusConnection`. Joins the writes of one tick into one: each costs more than the bytes of a small
+    frame, with TLS even more."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self.abort = transport.abort
+        self.set_write_buffer_limits = transport.set_write_buffer_limits
+
+    def write(self, data: bytes) -> None:
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self._unsent_bytes + self._transport.get_write_buffer_size()
+
+    def _flush(self) -> None:
+        data = b"".join(self._unsent)
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        if not self._transport.is_closing():  # uvloop raises on a write after the end
+            self._transport.write(data)
 
 
 class NodeConnection(asyncio.Protocol):
@@ -109,7 +139,7 @@ class NodeConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         transport.set_protocol(self)
-        self._bus.connection_made(transport)
+        self._bus.connection_made(cast(asyncio.Transport, JoinedWrites(transport)))
         self._heard = self._loop.time()
         self._beat_later()
         if ahead:

@@ -117,9 +117,6 @@ class RingPort:
             async with asyncio.timeout(PROOF_SECONDS):
                 await self._connect(greeting, sock)
                 await self._verify(greeting)
-        except NotProven as mistake:
-            logger.debug("connection refused", extra={"reason": str(mistake)})
-            self._admission.count(Refusal.BAD_KEY)
         except TimeoutError:
             self._admission.count(Refusal.HEAD_TIMEOUT)
         except OSError as failure:  # an SSLError is one too
@@ -139,14 +136,16 @@ class RingPort:
 
     async def _verify(self, greeting: NodeGreeting) -> None:
         node = self._greet()
-        challenge = await greeting.receive()
+        challenge = b""
         try:
+            challenge = await greeting.receive()
             greeting.send(node.respond(challenge))
             node.verify(await greeting.receive())
         except NotProven as mistake:
+            self._admission.count(Refusal.BAD_KEY)
             if is_greeting(challenge):
                 await greeting.refuse(_refusal(challenge, str(mistake)))
-            raise
+            return
         greeting.send(WELCOME)
         transport, ahead = greeting.detach()
         NodeConnection(self._accept()).begin(transport, ahead)

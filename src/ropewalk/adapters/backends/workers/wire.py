@@ -182,7 +182,7 @@ class BusConnection(asyncio.Protocol):
     def send(self, encoded: bytes) -> None:
         """Write it now: the event loop joins the writes of one tick into one system call."""
         transport = self._transport
-        if transport is None or transport.is_closing():  # uvloop raises on a write after the end
+        if transport is None:
             return
         if self.behind and transport.get_write_buffer_size() > MAX_BUFFERED_BYTES:
             logger.error("the other end of the bus does not read; closing the connection")
