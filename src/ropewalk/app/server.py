@@ -245,6 +245,8 @@ class Server:
             async with asyncio.timeout(operations.shutdown_timeout):
                 await asyncio.sleep(operations.shutdown_delay)
                 self._acceptor.stop()
+                if self._ring_port is not None:
+                    await self._ring_port.stop()
                 await self._parts.broadcasters.stop()  # fetched messages still reach the connected clients
                 if self._broky is not None:
                     self._broky.drain()
@@ -256,8 +258,6 @@ class Server:
                     await self._parts.chosen.recorder.stop()
                 if self._parts.chosen.bus is not None:
                     await self._parts.chosen.bus.stop()
-                if self._ring_port is not None:
-                    await self._ring_port.stop()
                 await self._parts.node.stop(self._report_at_last)
                 if self._parts.chosen.to_store is not None:
                     await self._parts.chosen.to_store.stop()

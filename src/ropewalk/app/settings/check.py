@@ -343,7 +343,7 @@ def _ring(settings: Settings) -> CheckRows:
     for name in ("port", "tcp_port"):
         yield (
             getattr(settings.server, name) == port,
-            f"--{name} and the ring's port are both {port}, but nodes connect to each other at a port of their own: set another "
+            f"--{name} and the ring's port are both {port}, but the ring needs a port of its own: set another "
             f"one in {'--ring_port' if ring.ring_port else '--ring at all nodes'}, such as {9081 if port == 9080 else 9080}",
         )
     shards = settings.journal.journal_shards
