@@ -2,7 +2,12 @@
 
 import asyncio
 import contextlib
+import shutil
+import signal
+import ssl
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
 
 import aiohttp
 import msgspec
@@ -15,10 +20,13 @@ from ropewalk.protocol.broky.frames import Error, Hello, Reason
 from ropewalk.protocol.broky.tables import encode, read
 from tests import broky_client
 from tests.cable import cable
+from tests.certificates import CERTIFICATE, RENEWED_CERTIFICATE, RENEWED_KEY, trusting_context
+from tests.certificates import KEY as KEY_FILE
 from tests.metrics import metrics_when
 from tests.ring.ring import RING_SECRET, SECONDS, Ring, running_ring, streams_of_all_shards, until_published
 from tests.server import publish, running_server
 from tests.services import free_port
+from tests.waiting import until
 
 KEY = derive(RING_SECRET, RING_PHRASE)
 MAX_UNPROVEN = 256
@@ -68,8 +76,8 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def client(port: int) -> AsyncIterator[Client]:
-    made = Client(*await asyncio.open_connection("127.0.0.1", port))
+async def client(port: int, tls: ssl.SSLContext | None = None) -> AsyncIterator[Client]:
+    made = Client(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
     try:
         yield made
     finally:
@@ -181,6 +189,29 @@ async def test_ring_port_of_its_own_is_used_and_the_port_in_use_is_named() -> No
                 running_server(*flags, "--ring_port", str(own), "--workers", workers),
             ):
                 pass
+
+
+@pytest.mark.parametrize("workers", [{}, {"a": 2}], ids=["one process", "with workers"])
+async def test_renewed_certificate_is_used_at_the_port_of_the_ring_too(workers: dict[str, int], tmp_path: Path) -> None:
+    used, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    shutil.copy(CERTIFICATE, used)
+    shutil.copy(KEY_FILE, key)
+    with running_ring("a", "--ssl_cert", str(used), "--ssl_key", str(key), workers=workers) as ring:
+
+        async def serves(certificate: str) -> bool:
+            try:
+                dialling, tls = DiallingNode(KEY, "a", "x~1"), trusting_context(certificate)
+                async with client(ring.ring_ports["a"], tls) as node:
+                    node.send(dialling.challenge)
+                    return bool(dialling.prove(await node.receive()))
+            except ssl.SSLError:
+                return False
+
+        assert (await serves(CERTIFICATE), await serves(RENEWED_CERTIFICATE)) == (True, False)
+        shutil.copy(RENEWED_CERTIFICATE, used)
+        shutil.copy(RENEWED_KEY, key)
+        ring.nodes["a"].process.send_signal(signal.SIGHUP)
+        await until(partial(serves, RENEWED_CERTIFICATE), "the port of the ring has the renewed certificate")
 
 
 async def test_nodes_that_all_have_new_addresses_find_each_other_by_the_settings() -> None:

@@ -4,7 +4,6 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -18,10 +17,9 @@ from ropewalk.adapters.backends.workers.wire import NOTE, BusConnection, frame
 from ropewalk.core.node_proofs import WELCOME, DialledNode, DiallingNode, encode_rejection
 from ropewalk.model.errors import NotProven, Unavailable
 from ropewalk.testing.clock import ManualClock
+from tests import certificates
 
 KEY = "key of the ring"
-FIXTURES = Path(__file__).parents[4] / "fixtures"
-CERTIFICATE, CERTIFICATE_KEY = str(FIXTURES / "tls_cert.pem"), str(FIXTURES / "tls_key.pem")
 
 
 def dialling(node: str = "b", key: str = KEY) -> DiallingNode:
@@ -121,9 +119,8 @@ async def test_notes_of_any_size_arrive_in_order() -> None:
 def test_notes_of_any_size_arrive_in_order_over_tls() -> None:
     """On the event loop of the server."""
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(CERTIFICATE, CERTIFICATE_KEY)
-    trust = ssl.create_default_context(cafile=CERTIFICATE)
-    uvloop.run(exchange(tls, trust))
+    tls.load_cert_chain(certificates.CERTIFICATE, certificates.KEY)
+    uvloop.run(exchange(tls, certificates.trusting_context()))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
 import msgspec
@@ -23,12 +22,11 @@ from ropewalk.core.node_proofs import DialledNode, DiallingNode
 from ropewalk.model.refusals import Refusal
 from ropewalk.protocol.broky.frames import Error, Hello, Reason
 from ropewalk.protocol.broky.tables import encode, read
+from tests import certificates
 from tests.waiting import until
 
 KEY = "key of the ring"
 UNLIMITED = ConnectionLimits()
-FIXTURES = Path(__file__).parents[4] / "fixtures"
-CERTIFICATE, CERTIFICATE_KEY = str(FIXTURES / "tls_cert.pem"), str(FIXTURES / "tls_key.pem")
 
 
 def dialling(key: str = KEY) -> DiallingNode:
@@ -237,7 +235,7 @@ async def flood(limits: ConnectionLimits, most: int, first: bytes, tls: ssl.SSLC
             strangers[-1].write(first)
         await until(lambda: node.refusals[Refusal.HEAD_TIMEOUT] >= 30)
         assert node.unproven <= most
-        trust = None if tls is None else ssl.create_default_context(cafile=CERTIFICATE)
+        trust = None if tls is None else certificates.trusting_context()
         client = await Client.open(node, trust)
         await client.greet()
         assert len(node.admitted) == 1
@@ -261,7 +259,7 @@ def test_flood_of_half_open_connections_does_not_lock_out_a_node(
 
 def test_flood_of_unfinished_handshakes_does_not_lock_out_a_node() -> None:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(CERTIFICATE, CERTIFICATE_KEY)
+    tls.load_cert_chain(certificates.CERTIFICATE, certificates.KEY)
     uvloop.run(flood(ConnectionLimits(descriptors=20), 20, b"\x16\x03\x01", tls))
 
 
