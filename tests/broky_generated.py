@@ -53,7 +53,6 @@ class Body(object):
     Error = 13
     History = 14
     HistoryPage = 15
-    Peer = 16
 
 
 class Hello(object):
@@ -1392,61 +1391,6 @@ def HistoryPageAddOldest(builder, oldest): builder.PrependUint64Slot(3, oldest, 
 def HistoryPageAddLast(builder, last): builder.PrependUint64Slot(4, last, 0)
 def HistoryPageAddTip(builder, tip): builder.PrependUint64Slot(5, tip, 0)
 def HistoryPageEnd(builder): return builder.EndObject()
-
-
-class Peer(object):
-    __slots__ = ['_tab']
-
-    @classmethod
-    def GetRootAs(cls, buf, offset=0):
-        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
-        x = Peer()
-        x.Init(buf, n + offset)
-        return x
-
-    @classmethod
-    def GetRootAsPeer(cls, buf, offset=0):
-        """This method is deprecated. Please switch to GetRootAs."""
-        return cls.GetRootAs(buf, offset)
-    @classmethod
-    def PeerBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
-
-    # Peer
-    def Init(self, buf, pos):
-        self._tab = flatbuffers.table.Table(buf, pos)
-
-    # Peer
-    def Data(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1))
-        return 0
-
-    # Peer
-    def DataAsNumpy(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint8Flags, o)
-        return 0
-
-    # Peer
-    def DataLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Peer
-    def DataIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
-        return o == 0
-
-def PeerStart(builder): builder.StartObject(1)
-def PeerAddData(builder, data): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(data), 0)
-def PeerStartDataVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def PeerEnd(builder): return builder.EndObject()
 
 
 class Frame(object):

@@ -6,14 +6,14 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ropewalk.adapters.backends.memory.store import StoreOptions
 from ropewalk.adapters.backends.ring.backend import RingBackend
 from ropewalk.adapters.backends.ring.calls import process_name
 from ropewalk.adapters.backends.ring.links import NodeDialler
-from ropewalk.adapters.backends.ring.tunnel import Tunnel
-from ropewalk.adapters.backends.ring.worker import RingWorkerBackend
+from ropewalk.adapters.backends.ring.port import RingPort
+from ropewalk.adapters.backends.ring.worker import RingWorkerBackend, worker_name
 from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.adapters.backends.workers.wire import BusConnection
@@ -22,9 +22,8 @@ from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import build_first_table
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered, Unavailable
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.ring import RingMember
-from ropewalk.protocol.broky import frames
-from ropewalk.protocol.broky.tables import encode, read
 from ropewalk.testing.backend_rig import BackendSetup, StoreFault
 from tests.services import free_port
 
@@ -35,28 +34,14 @@ NAMES = "abc"
 SECONDS = 60.0
 
 
-class PortOfNode(asyncio.Protocol):
-    """The listening port of a node, for connections of other nodes only."""
+class Unlimited:
+    """Implements `NodeAdmission`."""
 
-    def __init__(self, backend: RingBackend) -> None:
-        self._backend = backend
-        self._greeted: DialledNode | None = None
+    def is_crowded(self, unproven: int) -> bool:
+        return False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        greeting = read(data)
-        assert isinstance(greeting, frames.Peer)
-        if self._greeted is None:
-            self._greeted = DialledNode(KEY, self._backend.state.me)
-            self._transport.write(encode(frames.Peer(self._greeted.respond(greeting.data))))
-            return
-        self._greeted.verify(greeting.data)
-        self._transport.write(encode(frames.Welcome(node=self._backend.state.me)))
-        tunnel = Tunnel(self._backend.accept())
-        self._transport.set_protocol(tunnel)
-        tunnel.begin(self._transport)
+    def count(self, why: Refusal, **numbers: int) -> None:
+        raise AssertionError(f"a node was refused: {why}")
 
 
 def disturb(calls: Any, fault: Callable[[], StoreFault]) -> None:
@@ -82,23 +67,24 @@ class RingNodeInProcess(RingBackend):
     def __init__(self, ring: "RingInProcess", name: str, port: socket.socket, members: list[RingMember], run: int) -> None:
         self._ring = ring
         self._socket = port
-        self._port: asyncio.Server | None = None
         setup = ring.setup
         state = RingState(name, build_first_table(members, SHARDS))
         server = StoreServer()
         rules, options = Rulebook(setup.default, setup.rules), StoreOptions(setup.limits, shards=SHARDS)
         store = SharedStore(rules, setup.clock, server, options, run * 1000)
         member = next(member for member in members if member.name == name)
-        super().__init__(state, member, store, server, NodeDialler(process_name(name, str(run)), KEY, None))
+        super().__init__(state, member, store, server, NodeDialler(process_name(name, str(run)), KEY, None, {}))
+        self._port = RingPort(self.accept, partial(DialledNode, KEY, name), Unlimited(), None)
         self.fault = StoreFault.NONE
 
     async def run(self) -> None:
-        self._port = await asyncio.get_running_loop().create_server(lambda: PortOfNode(self), sock=self._socket)
+        self._socket.listen()
+        self._socket.setblocking(False)
+        self._port.start([self._socket])
         await super().start()
 
     async def end(self) -> None:
-        if self._port is not None:
-            self._port.close()
+        await self._port.stop()
         await super().stop()
 
     # The conformance suites start and stop a backend, and with it the ring:
@@ -226,7 +212,7 @@ class RingWorkerInProcess(RingWorkerBackend):
         self._directory = tempfile.TemporaryDirectory(prefix="ropewalk-ring-")
         self._path = str(Path(self._directory.name, "bus.sock"))
         state = RingState(name, build_first_table(list(ring.members.values()), shards))
-        super().__init__(state, self._path, 1, "1", KEY, None, ring.setup.clock)
+        super().__init__(state, self._path, NodeDialler(worker_name(name, 1, "1"), KEY, None, {}), ring.setup.clock)
 
     async def start(self) -> None:
         await self.ring.nodes[self.state.me]._server.start(self._path)

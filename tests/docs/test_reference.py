@@ -52,8 +52,7 @@ def test_metrics_lists_exactly_the_metrics_of_all_kinds_of_servers(tmp_path: Pat
     with redis_server() as redis:
         flags = ("--data_dir", str(tmp_path / "shared"), "--broker", "redis", "--redis_url", redis.url)
         recording = exposed_by("--public", *flags)
-    address = f"127.0.0.1:{free_port()}"
-    member = ("--secret", "ring", "--port", address.partition(":")[2], "--ring", f"a={address}", "--ring_node", "a")
+    member = ("--secret", "ring", "--ring", f"a=127.0.0.1:{free_port()}", "--ring_node", "a")
     ring = exposed_by("--public", *member)
 
     assert sorted(metrics_listed(SERVER_METRICS)) == sorted(alone | several | recording | ring)

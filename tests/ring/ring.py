@@ -18,7 +18,7 @@ import aiohttp
 from ropewalk.core.ring import locate_shard
 from ropewalk.core.signatures import RING_CHANGES_PHRASE, RING_PHRASE, derive
 from tests.clients.credentials import SECRET
-from tests.server import STOP_SECONDS, RunningServer
+from tests.server import STOP_SECONDS, Address, RunningServer
 from tests.services import free_port
 
 SHARDS = 16
@@ -47,7 +47,11 @@ class Ring:
         self._journal = journal
         self._workers = workers
         self.ports = {name: free_port() for name in names}
+        self.ring_ports = {name: free_port() for name in names}
         self.nodes: dict[str, RunningServer] = {}
+
+    def ring_port(self, name: str) -> Address:
+        return Address(f"tcp://127.0.0.1:{self.ring_ports[name]}")
 
     def start(self, name: str, seeds: str = "") -> RunningServer:
         """Start one node.
@@ -68,7 +72,7 @@ class Ring:
 
     def discovery(self, name: str, seeds: str) -> list[str]:
         """The flags by which the node finds the others."""
-        addresses = (f"{each}=127.0.0.1:{self.ports[each]}" for each in sorted({*(seeds or self.ports), name}))
+        addresses = (f"{each}=127.0.0.1:{self.ring_ports[each]}" for each in sorted({*(seeds or self.ports), name}))
         return ["--ring", ",".join(addresses)]
 
     def keeps_journal(self, name: str) -> bool:
@@ -77,7 +81,8 @@ class Ring:
     def start_all(self, names: Iterable[str]) -> None:
         """All at once."""
         for name in names:
-            self.ports.setdefault(name, free_port())
+            if name not in self.ports:
+                self.add_ports(name)
         with ThreadPoolExecutor() as threads:
             list(threads.map(self.start, names))
         self.nodes = dict(sorted(self.nodes.items()))
@@ -85,8 +90,11 @@ class Ring:
     def join(self, name: str) -> RunningServer:
         """Start a new node. Its --ring has the nodes that run now."""
         seeds = "".join(self.nodes)
-        self.ports[name] = free_port()
+        self.add_ports(name)
         return self.start(name, seeds)
+
+    def add_ports(self, name: str) -> None:
+        self.ports[name], self.ring_ports[name] = free_port(), free_port()
 
     def kill(self, name: str) -> None:
         self.nodes.pop(name).kill()

@@ -82,7 +82,7 @@ async def move_shards(ring: Ring, chance: random.Random) -> None:
             if response.status == 503:  # its store was killed
                 return
             is_member = {member["name"]: member["leaving"] for member in report["nodes"]}.get("d") is False
-            change = {"remove": "d"} if is_member else {"add": f"d=127.0.0.1:{ring.ports['d']}"}
+            change = {"remove": "d"} if is_member else {"add": f"d=127.0.0.1:{ring.ring_ports['d']}"}
             async with http.post(f"{node.url}/api/ring", json=change) as response:
                 assert response.status in (200, 409, 503), await response.text()
 

@@ -8,16 +8,13 @@ import aiohttp
 import msgspec
 import pytest
 
-from ropewalk.core.node_proofs import DialledNode, DiallingNode
-from ropewalk.core.signatures import RING_PHRASE, derive
-from ropewalk.model.errors import NotProven
 from ropewalk.model.ring import RingReport
-from ropewalk.protocol.broky.frames import Format, Match, Peer, Pushed, Reason, Run, Subscribe, Subscribed, Welcome
+from ropewalk.protocol.broky.frames import Format, Match, Pushed, Run, Subscribe, Subscribed
 from tests import broky_client
 from tests.cable import cable
 from tests.clients.credentials import token
 from tests.metrics import metrics_when
-from tests.ring.ring import RING_SECRET, SHARDS, Ring, running_ring, streams_of_all_shards
+from tests.ring.ring import SHARDS, Ring, running_ring, streams_of_all_shards
 from tests.server import publish
 
 
@@ -139,25 +136,6 @@ async def test_disconnect_request_reaches_each_node_and_removes_stored_sessions(
             await client.closed()
     async with cable(ring.nodes["c"], welcome=False, sid=sid, params=user) as client:
         await client.welcomed(restored=False)
-
-
-async def test_node_without_the_key_is_refused(ring: Ring) -> None:
-    dialling = DiallingNode("a guess", "a", "b~1")
-    async with broky_client.stranger(ring.nodes["a"]) as stranger:
-        stranger.send(Peer(dialling.challenge))
-        with pytest.raises(NotProven):
-            dialling.prove((await stranger.expect(Peer)).data)
-        stranger.send(Peer(dialling.prove(DialledNode("a guess", "a").respond(dialling.challenge))), Peer(b"\0" * 64))
-        assert (await stranger.ended()).reason is Reason.UNAUTHORIZED
-
-
-async def test_node_with_the_key_is_welcomed(ring: Ring) -> None:
-    """So that the test above cannot pass for another reason."""
-    dialling = DiallingNode(derive(RING_SECRET, RING_PHRASE), "a", "x~1")
-    async with broky_client.stranger(ring.nodes["a"]) as node:
-        node.send(Peer(dialling.challenge))
-        node.send(Peer(dialling.prove((await node.expect(Peer)).data)))
-        assert (await node.expect(Welcome)).node == "a"
 
 
 async def test_prefix_subscription_receives_the_streams_of_all_nodes(ring: Ring) -> None:

@@ -23,10 +23,10 @@ from ropewalk.engine.recorder import QueuedNotes, RecordedSessionLog, Recorder
 from ropewalk.engine.session_log import ForwardedSessionLog, JournalSessionLog, SessionLog
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.limits import StoreLimits
-from ropewalk.ports import Backend, NodeName, Ring, StreamStore
+from ropewalk.ports import Backend, NodeName, StreamStore
 
 if TYPE_CHECKING:
-    from ropewalk.adapters.backends.ring.passage import FdReceiver, NodeIngress, WorkerIngress
+    from ropewalk.adapters.backends.ring.backend import RingBackend
     from ropewalk.adapters.backends.workers.backend import WorkerBackend
     from ropewalk.adapters.backends.workers.link import StoreLink
     from ropewalk.adapters.backends.workers.server import StoreServer
@@ -49,7 +49,7 @@ class ChosenBackend(NamedTuple):
         recorder: records the journal of a cluster.
         bus: the store process's end of the bus to its workers.
         to_store: a worker's end of that bus.
-        gate: receives connections of other ring nodes.
+        ring: of the process that holds the shards of a ring node.
         impairments: reports unreachable ring nodes.
         counts: further counters for metrics.
     """
@@ -60,8 +60,7 @@ class ChosenBackend(NamedTuple):
     recorder: Recorder | None = None
     bus: "Bus | None" = None
     to_store: "StoreLink | None" = None
-    ring: Ring | None = None
-    gate: "NodeIngress | WorkerIngress | None" = None
+    ring: "RingBackend | None" = None
     impairments: Callable[[], Sequence[str]] = tuple
     counts: Callable[[], Mapping[str, int]] = dict
 
@@ -71,26 +70,20 @@ class Bus:
 
     Args:
         whole: the store process keeps all streams; not Redis, NATS or a ring.
-        door: receives the ring connections that workers hand over.
     """
 
-    def __init__(self, server: "StoreServer", path: str, whole: bool = False, door: "FdReceiver | None" = None) -> None:
+    def __init__(self, server: "StoreServer", path: str, whole: bool = False) -> None:
         self._server = server
         self._path = path
         self._whole = whole
-        self._door = door
 
     async def start(self, streams: StreamStore, reports: WorkerReports) -> None:
         """`streams`: of the store, or with the archive behind them."""
         if self._whole:
             self._server.read_through(streams)
         await self._server.start(self._path, reports)
-        if self._door is not None:
-            self._door.start()
 
     async def stop(self) -> None:
-        if self._door is not None:
-            self._door.stop()
         await self._server.stop()
 
 
@@ -170,13 +163,12 @@ def _ring_backend(settings: Settings, rules: Rulebook, journal: StoredJournal, s
     if role.kind is ProcessKind.WORKER:
         worker = ring.build_worker(settings, role)
         log = ForwardedSessionLog(worker.journal_over(journal), time.time) if role.data_dir else SessionLog()
-        gate = ring.build_worker_gate(settings, role)
-        return ChosenBackend(worker, log, to_store=worker.link, gate=gate, impairments=worker.impairments, counts=worker.counts)
+        return ChosenBackend(worker, log, to_store=worker.link, impairments=worker.impairments, counts=worker.counts)
     node = _ring_node(settings, rules, journal, stats, role)
     if role.kind is ProcessKind.ALONE:
         return node
     backend: Backend = resolve(BACKENDS, "engine")(node.backend)
-    return node._replace(backend=backend, gate=None)
+    return node._replace(backend=backend)
 
 
 def _ring_node(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats, role: Role) -> ChosenBackend:
@@ -184,14 +176,13 @@ def _ring_node(settings: Settings, rules: Rulebook, journal: StoredJournal, stat
     state = ring.load_ring_state(settings)
     server: StoreServer = resolve(BACKENDS, "bus")(kept)
     store = _shared_store(settings, rules, kept, stats, server, state.table.shards)
-    backend = ring.build_backend(settings, state, store, server, role)
+    backend = ring.build_backend(settings, state, store, server)
     return ChosenBackend(
         backend,
         ring.build_session_log(backend, kept),
         backend,
-        bus=Bus(server, role.bus_socket, door=ring.build_door(backend, role)) if role.kind is ProcessKind.STORE else None,
+        bus=Bus(server, role.bus_socket) if role.kind is ProcessKind.STORE else None,
         ring=backend,
-        gate=ring.build_gate(settings, backend),
         impairments=backend.impairments,
         counts=backend.counts,
     )

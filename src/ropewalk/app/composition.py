@@ -265,7 +265,7 @@ def _broky_endpoint(settings: Settings, parts: Parts) -> BrokyEndpoint:
     return BrokyEndpoint(
         parts.node.open,
         Pushes(broker, publication_limits(settings), parts.stats, time.time, broker.instant),
-        BrokyClients(guards, TrustedProxies(settings.server.trusted_proxies), parts.chosen.gate),
+        BrokyClients(guards, TrustedProxies(settings.server.trusted_proxies)),
         parts.stats,
         BrokyOptions(
             settings.limits.max_message_size,

@@ -19,7 +19,6 @@ from ropewalk.app.settings.sections import BroadcastSettings
 VARIABLE = "_ROPEWALK_ROLE"
 STORE_SOCKET = "store.sock"
 BUS_SOCKET = "bus.sock"
-RING_SOCKET = "ring.sock"
 SETTINGS_COPY = "settings.toml"
 
 
@@ -36,7 +35,7 @@ class Role(msgspec.Struct, frozen=True):
         number: of the worker.
         workers: how many workers the server has.
         directory: private to the processes of the server.
-        host: what workers bind, with `port`, unless they accept from `sockets`.
+        host: what workers bind, with `port`, unless they accept from `sockets`; on a ring also the store, with the ring's port.
         sockets: file descriptors of the supervisor's listening sockets.
         control: file descriptor of the channel to the supervisor.
         others: file descriptor of a pipe that ends when the supervisor and all workers have ended: workers hold its writing
@@ -44,7 +43,6 @@ class Role(msgspec.Struct, frozen=True):
         supervisor: its process id.
         data_dir: of the store process.
         nats_address: where the embedded NATS server of the store process listens, with credentials.
-        tls: the port of the server has TLS.
         settings_file: the path the user gave, or empty.
     """
 
@@ -60,7 +58,6 @@ class Role(msgspec.Struct, frozen=True):
     supervisor: int = 0
     data_dir: str = ""
     nats_address: str = ""
-    tls: bool = False
     settings_file: str = ""
 
     @property
@@ -87,11 +84,6 @@ class Role(msgspec.Struct, frozen=True):
     @property
     def bus_socket(self) -> str:
         return os.path.join(self.directory, BUS_SOCKET)
-
-    @property
-    def ring_socket(self) -> str:
-        """Where the store process receives connections of other ring nodes."""
-        return os.path.join(self.directory, RING_SOCKET)
 
 
 ALONE = Role()
@@ -128,10 +120,9 @@ def own_settings(role: Role, settings: Settings) -> Settings:
 
 
 def _of_the_store(role: Role, settings: Settings) -> Settings:
-    """The store serves its HTTP endpoints to the workers only. They do TLS, proxy headers and calls of the application."""
-    server = replace(
-        settings.server, host=f"unix:{role.store_socket}", port=0, tcp_port=0, proxy_protocol=False, ssl_cert="", ssl_key=""
-    )
+    """The store serves its HTTP endpoints to the workers only. They do TLS, proxy headers and calls of the application. Its
+    certificate is for the ring's port."""
+    server = replace(settings.server, host=f"unix:{role.store_socket}", port=0, tcp_port=0, proxy_protocol=False)
     return replace(
         settings,
         server=server,

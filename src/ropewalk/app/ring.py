@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import socket
 import ssl
 import time
 from functools import partial
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ropewalk.adapters.endpoints.sockets import bound_sockets
 from ropewalk.app.data_directory import private_opener
 from ropewalk.app.journal import StoredJournal
-from ropewalk.app.keys import derive_keys
+from ropewalk.app.keys import derive_keys, tls_context
 from ropewalk.app.process_role import Role
 from ropewalk.app.registry import BACKENDS, resolve
 from ropewalk.app.settings import Settings
-from ropewalk.app.settings.check import ring_members, ring_node
+from ropewalk.app.settings.check import ring_members, ring_node, ring_port
+from ropewalk.core.node_proofs import DialledNode
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import build_first_table
 from ropewalk.engine.session_log import ForwardedSessionLog, JournalSessionLog, SessionLog
@@ -26,7 +29,8 @@ from ropewalk.model.ring import RingNews
 
 if TYPE_CHECKING:
     from ropewalk.adapters.backends.ring.backend import RingBackend
-    from ropewalk.adapters.backends.ring.passage import FdReceiver, NodeIngress, WorkerIngress
+    from ropewalk.adapters.backends.ring.links import NodeDialler
+    from ropewalk.adapters.backends.ring.port import NodeAdmission, RingPort
     from ropewalk.adapters.backends.ring.worker import RingWorkerBackend
     from ropewalk.adapters.backends.workers.server import StoreServer
     from ropewalk.adapters.backends.workers.store import SharedStore
@@ -79,13 +83,12 @@ def build_backend(
     state: RingState,
     store: "SharedStore",
     server: "StoreServer",
-    role: Role,
 ) -> "RingBackend":
     member = next(member for member in ring_members(settings) if member.name == state.me)
     data_dir = settings.journal.data_dir
     keep = partial(_keep, Path(data_dir, RING_FILE), state.me) if data_dir else lambda news: None
     name = resolve(BACKENDS, "ring process name")(state.me, secrets.token_hex(4))
-    dialler = resolve(BACKENDS, "ring dialler")(name, derive_keys(settings).ring, _trust(settings, role))
+    dialler = _build_dialler(settings, name)
     backend: RingBackend = resolve(BACKENDS, "ring")(state, member, store, server, dialler, keep)
     return backend
 
@@ -93,36 +96,39 @@ def build_backend(
 def build_worker(settings: Settings, role: Role) -> "RingWorkerBackend":
     """Begins with the ring of the settings, and receives the current one from its store."""
     state = RingState(ring_node(settings), build_first_table(ring_members(settings), settings.journal.journal_shards))
+    name = resolve(BACKENDS, "ring worker name")(state.me, role.number, secrets.token_hex(4))
     backend: RingWorkerBackend = resolve(BACKENDS, "ring worker")(
-        state, role.bus_socket, role.number, secrets.token_hex(4), derive_keys(settings).ring, _trust(settings, role), time.time
+        state, role.bus_socket, _build_dialler(settings, name), time.time
     )
     return backend
 
 
-def build_worker_gate(settings: Settings, role: Role) -> "WorkerIngress":
-    gate: WorkerIngress = resolve(BACKENDS, "ring worker gate")(
-        ring_node(settings), derive_keys(settings).ring, role.ring_socket
-    )
-    return gate
+def _build_dialler(settings: Settings, process: str) -> "NodeDialler":
+    seeds = {member.name: member.address for member in ring_members(settings)}
+    dialler: NodeDialler = resolve(BACKENDS, "ring dialler")(process, derive_keys(settings).ring, _trust(settings), seeds)
+    return dialler
 
 
-def build_door(backend: "RingBackend", role: Role) -> "FdReceiver":
-    door: FdReceiver = resolve(BACKENDS, "ring door")(backend.accept, role.ring_socket)
-    return door
+def build_port(settings: Settings, backend: "RingBackend", admission: "NodeAdmission") -> "RingPort":
+    """Not started."""
+    greet = partial(DialledNode, derive_keys(settings).ring, backend.state.me)
+    port: RingPort = resolve(BACKENDS, "ring port")(backend.accept, greet, admission, tls_context(settings))
+    return port
 
 
-def build_gate(settings: Settings, backend: "RingBackend") -> "NodeIngress":
-    gate: NodeIngress = resolve(BACKENDS, "ring gate")(backend, derive_keys(settings).ring)
-    return gate
+def bind_port(settings: Settings, role: Role) -> list[socket.socket]:
+    """Raises UserMistake."""
+    host = role.host or settings.server.host
+    return [listening.sock for listening in bound_sockets(host, ring_port(settings), reuse_port=False)]
 
 
 def build_session_log(backend: "RingBackend", journal: StoredJournal | None) -> SessionLog:
     return SessionLog() if journal is None else RingSessionLog(backend.journal_over(journal), time.time)
 
 
-def _trust(settings: Settings, role: Role) -> ssl.SSLContext | None:
+def _trust(settings: Settings) -> ssl.SSLContext | None:
     """The TLS context for connections to other nodes; None if their ports have no TLS."""
-    if not (settings.server.ssl_cert or role.tls):
+    if not settings.server.ssl_cert:
         return None
     try:
         return ssl.create_default_context(cafile=settings.ring.ring_ca_file or None)

@@ -7,16 +7,18 @@ import os
 import resource
 import secrets
 import signal
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ropewalk import __version__
 from ropewalk.adapters.endpoints.acceptor import Acceptor
 from ropewalk.adapters.endpoints.admission import HTTP_RESERVE, MAX_UNIDENTIFIED, ConnectionAdmission
 from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inherited_sockets, listening_urls, passed_on
 from ropewalk.adapters.metrics import process_figures
-from ropewalk.app import composition, reload
+from ropewalk.app import composition, reload, ring
 from ropewalk.app.keys import tls_context
 from ropewalk.app.process_end import StopSignals
 from ropewalk.app.process_role import ALONE, ProcessKind, Role
@@ -25,6 +27,9 @@ from ropewalk.app.takeover import ServerLock
 from ropewalk.engine.node_wide import NodeWideInspector, reports_of_workers
 from ropewalk.model.errors import UserMistake
 from ropewalk.ports import Inspector
+
+if TYPE_CHECKING:
+    from ropewalk.adapters.backends.ring.port import RingPort
 
 logger = logging.getLogger("ropewalk.server")
 
@@ -46,7 +51,7 @@ class Server:
         self._load = load
         self._role = role
         self._parts = composition.build(settings, role)
-        self._tls = tls_context(settings)
+        self._tls = self._port_tls()
         self._lock = ServerLock(settings.journal.data_dir, role.supervisor) if settings.journal.data_dir else None
         self._run = secrets.token_hex(8)  # unique to this process
         self._node_wide: NodeWideInspector | None = None
@@ -54,6 +59,7 @@ class Server:
         self._stopping = asyncio.Event()
         self._stop_signals = StopSignals()
         self._acceptor: Acceptor | None = None
+        self._ring_port: RingPort | None = None
         self.addresses: list[str] = []
 
     async def start(self) -> None:
@@ -75,7 +81,7 @@ class Server:
                 await self._parts.chosen.to_store.start()
             await self._parts.node.start()
             try:
-                await self._start_beside_node()
+                await self._start_beside_node(shared_port.admission)
                 sockets = sockets or self._listen()
             except BaseException:
                 await self._parts.node.stop()
@@ -107,7 +113,12 @@ class Server:
             composition.require_loadable(self._announced)  # while the former server still serves
         await self._lock.take(server.takeover_timeout if server.takeover else 0.0)
 
-    async def _start_beside_node(self) -> None:
+    def _port_tls(self) -> ssl.SSLContext | None:
+        """For the port of this process. Only workers connect to that of a store process, over a Unix socket without TLS."""
+        context = tls_context(self._settings)
+        return None if self._role.kind is ProcessKind.STORE else context
+
+    async def _start_beside_node(self, admission: ConnectionAdmission) -> None:
         parts = self._parts
         if parts.chosen.recorder is not None:
             await parts.chosen.recorder.start()
@@ -116,6 +127,9 @@ class Server:
         if parts.chosen.bus is not None:
             reports = reports_of_workers(parts.inspector, self._run, time.monotonic, process_figures)
             await parts.chosen.bus.start(parts.backend.streams, reports)
+        if parts.chosen.ring is not None:
+            self._ring_port = ring.build_port(self._settings, parts.chosen.ring, admission)
+            self._ring_port.start(ring.bind_port(self._settings, self._role))
         await parts.broadcasters.start()
 
     def _inspector(self, admission: ConnectionAdmission) -> Inspector:
@@ -216,7 +230,9 @@ class Server:
             new = self._load()
             alone = self._role.kind is ProcessKind.ALONE
             self._settings = reload.apply(self._settings, new, self._parts, self._admission, whole=alone)
-            self._acceptor.tls = tls_context(self._settings)
+            self._acceptor.tls = self._port_tls()
+            if self._ring_port is not None:
+                self._ring_port.tls = tls_context(self._settings)
         except UserMistake as mistake:
             logger.error("settings not reloaded, the old ones stay in effect", extra={"reason": str(mistake)})
         except Exception:
@@ -230,6 +246,8 @@ class Server:
             async with asyncio.timeout(operations.shutdown_timeout):
                 await asyncio.sleep(operations.shutdown_delay)
                 self._acceptor.stop()
+                if self._ring_port is not None:
+                    await self._ring_port.stop()
                 await self._parts.broadcasters.stop()  # fetched messages still reach the connected clients
                 if self._broky is not None:
                     self._broky.drain()

@@ -102,7 +102,6 @@ class Supervisor:
             supervisor=os.getpid(),
             data_dir=settings.journal.data_dir,
             nats_address=embedded_nats.client_url(settings) if settings.enats.embed_nats else "",
-            tls=bool(settings.server.ssl_cert),
         )
 
     async def _serve(self, addresses: list[str]) -> None:

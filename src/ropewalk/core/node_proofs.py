@@ -7,6 +7,7 @@ the role of its sender, both nonces and the names of both, so it can be neither 
 dialler → node    Challenge(nonce)
 node → dialler    ChallengeResponse(nonce, node, proof)   the dialled node proves the key first, and which node it is
 dialler → node    DiallerProof(process, proof)
+node → dialler    an empty message as the welcome, or a Rejection at any step
 ```
 """
 
@@ -19,12 +20,15 @@ from msgspec import Struct
 
 from ropewalk.model.errors import NotProven
 
-LABEL = "ropewalk ring link 1"
+PROTOCOL = "ropewalk ring link"
+LABEL = f"{PROTOCOL} 2"
 NONCE_BYTES = 32
+MAX_REASON_CHARACTERS = 200
+WELCOME = b""
 
 _NODE, _DIALLER = "node", "dialler"
 
-T = TypeVar("T", bound=Struct)
+T = TypeVar("T")
 
 
 class Challenge(Struct, frozen=True, tag=LABEL, forbid_unknown_fields=True):
@@ -40,6 +44,16 @@ class ChallengeResponse(Struct, frozen=True, tag="response", forbid_unknown_fiel
 class DiallerProof(Struct, frozen=True, tag="proof", forbid_unknown_fields=True):
     process: str
     proof: bytes
+
+
+class Rejection(Struct, frozen=True, tag="rejection", forbid_unknown_fields=True):
+    reason: str
+
+
+_CHALLENGE = msgspec.msgpack.Decoder(Challenge)
+_PROOF = msgspec.msgpack.Decoder(DiallerProof)
+_REJECTION = msgspec.msgpack.Decoder(Rejection)
+_RESPONSE: "msgspec.msgpack.Decoder[ChallengeResponse | Rejection]" = msgspec.msgpack.Decoder(ChallengeResponse | Rejection)
 
 
 class DiallingNode:
@@ -60,7 +74,9 @@ class DiallingNode:
 
     def prove(self, response: bytes) -> bytes:
         """Check the response, and return the proof to send. Raises NotProven."""
-        answer = _decode(response, ChallengeResponse)
+        answer = _decode(response, _RESPONSE)
+        if isinstance(answer, Rejection):
+            raise _refused(answer)
         expected = _sign(self._key, _NODE, self._nonce, answer.nonce, answer.node)
         if not hmac.compare_digest(answer.proof, expected):
             raise NotProven("it does not have the key of this ring: do both have the same --secret and --ring_key?")
@@ -68,6 +84,11 @@ class DiallingNode:
             raise NotProven(f"the node at this address is {answer.node}, not {self._node}")
         proof = _sign(self._key, _DIALLER, self._nonce, answer.nonce, answer.node, self._process)
         return msgspec.msgpack.encode(DiallerProof(self._process, proof))
+
+    def require_welcome(self, answer: bytes) -> None:
+        """Check the answer to the proof. Raises NotProven."""
+        if answer != WELCOME:
+            raise _refused(_decode(answer, _REJECTION))
 
 
 class DialledNode:
@@ -86,21 +107,36 @@ class DialledNode:
 
     def respond(self, challenge: bytes) -> bytes:
         """Raises NotProven."""
-        self._dialler_nonce = _nonce(_decode(challenge, Challenge).nonce)
+        if is_greeting(challenge) and LABEL.encode() not in challenge:
+            raise NotProven("the two nodes run different releases of Ropewalk: run the same release at all nodes")
+        self._dialler_nonce = _nonce(_decode(challenge, _CHALLENGE).nonce)
         proof = _sign(self._key, _NODE, self._dialler_nonce, self._nonce, self._node)
         return msgspec.msgpack.encode(ChallengeResponse(self._nonce, self._node, proof))
 
     def verify(self, proof: bytes) -> None:
         """Raises NotProven."""
-        received = _decode(proof, DiallerProof)
+        received = _decode(proof, _PROOF)
         expected = _sign(self._key, _DIALLER, self._dialler_nonce, self._nonce, self._node, received.process)
         if not self._dialler_nonce or not hmac.compare_digest(received.proof, expected):
             raise NotProven("it does not have the key of this ring")
 
 
-def _decode(data: bytes, kind: type[T]) -> T:
+def is_greeting(message: bytes) -> bool:
+    """Whether a first message is the challenge of a node, of this or another release. Nothing else gets an answer."""
+    return PROTOCOL.encode() in message
+
+
+def encode_rejection(reason: str) -> bytes:
+    return msgspec.msgpack.encode(Rejection(reason))
+
+
+def _refused(rejection: Rejection) -> NotProven:
+    return NotProven(f"it refuses this node: {rejection.reason[:MAX_REASON_CHARACTERS]}")
+
+
+def _decode(data: bytes, decoder: "msgspec.msgpack.Decoder[T]") -> T:
     try:
-        return msgspec.msgpack.decode(data, type=kind)
+        return decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise NotProven(f"malformed greeting of a ring node: {error}") from None
 

@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 
 class RingMember(Struct, frozen=True):
-    """One node. `address` is host:port of its ordinary port. A `leaving` one owns nothing and hands over its shards."""
+    """One node. `address` is host:port of its port for other nodes. A `leaving` one owns nothing and hands over its shards."""
 
     name: str
     address: str

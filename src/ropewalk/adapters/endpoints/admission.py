@@ -25,9 +25,8 @@ logger = logging.getLogger("ropewalk.server")
 MAX_UNIDENTIFIED = 4096
 """Connections without a detected protocol. A client sends its first bytes within a round trip, so only a flood reaches this."""
 
-MAX_UNDECIDED = 256
-"""Broky connections to a node of a ring that have not proved the key and are not counted as clients. A node proves it within
-two round trips."""
+MAX_UNPROVEN = 256
+"""Connections to the ring's port that have not proved the key of the ring. A node proves it within two round trips."""
 
 CROWDED_IDLE_TIMEOUT = 1.0
 """How long an HTTP connection is kept open between requests while all their places are taken."""
@@ -131,10 +130,10 @@ class ConnectionAdmission:
     def left(self, newcomer: UndetectedConnection) -> None:
         self._unknown.pop(newcomer, None)
 
-    def is_crowded(self, undecided: int) -> bool:
-        """Whether the oldest of so many undecided Broky connections must make room."""
+    def is_crowded(self, unproven: int) -> bool:
+        """Whether the oldest of so many unproven connections to the ring's port must make room."""
         files = self._limits.descriptors
-        return undecided > MAX_UNDECIDED or (bool(files) and undecided > 1 and self.connections() + undecided > files)
+        return unproven > MAX_UNPROVEN or (bool(files) and unproven > 1 and self.connections() + unproven > files)
 
     def client_may_enter(self) -> bool:
         clients = self.clients()

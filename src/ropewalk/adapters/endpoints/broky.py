@@ -1,8 +1,7 @@
-"""Broky over TCP: the connections that there are, and how many of them may be clients."""
+"""Broky over TCP: the open connections."""
 
 import asyncio
 import socket
-from collections.abc import Callable
 from typing import cast
 
 from ropewalk.adapters.endpoints.broky_connection import BrokyConnection
@@ -20,8 +19,7 @@ MAX_UNFINISHED_BYTES = 256 << 20
 
 
 class BrokyEndpoint:
-    """Implements `ConnectionTable`. On a ring node a connection counts as a client from its Hello on, if `may_stay` permits it:
-    clients must not take the places of nodes."""
+    """Implements `ConnectionTable`."""
 
     def __init__(
         self,
@@ -36,22 +34,10 @@ class BrokyEndpoint:
         messages = UnfinishedFrames(MESSAGE_SECONDS, MAX_UNFINISHED_BYTES)
         self._shared = BrokyShared(open_session, clients, pushes, stats, options, timeouts, write_timeouts, turns, messages)
         self._connections: set[BrokyConnection] = set()
-        self._undecided: dict[BrokyConnection, None] = {}  # oldest first
-        self.may_stay: Callable[[], bool] = lambda: True
 
     @property
     def connections(self) -> int:
         return len(self._connections)
-
-    @property
-    def undecided(self) -> int:
-        """Connections to a node of a ring that are neither counted as clients nor proven as nodes, and refused ones until they
-        are closed."""
-        return len(self._undecided)
-
-    @property
-    def in_a_ring(self) -> bool:
-        return self._shared.clients.nodes is not None
 
     def take_over(self, transport: asyncio.Transport, data: bytes, peer: Peer, accepted: socket.socket | None = None) -> None:
         """Take over a connection with the input read so far. `accepted`: its socket, without TLS."""
@@ -60,32 +46,14 @@ class BrokyEndpoint:
         connection = BrokyConnection(self, self._shared, transport, peer, accepted)
         transport.set_protocol(connection)
         self._shared.timeouts.begin(connection)
-        if not self.in_a_ring:
-            self._connections.add(connection)
-        else:
-            self._undecided[connection] = None
+        self._connections.add(connection)
         connection.data_received(data)
 
     def left(self, connection: BrokyConnection) -> None:
         self._shared.timeouts.end(connection)
         self._shared.write_timeouts.end(connection)
         self._connections.discard(connection)
-        self._undecided.pop(connection, None)
-
-    def drop_oldest_undecided(self) -> None:
-        oldest = next(iter(self._undecided))
-        del self._undecided[oldest]
-        oldest.drop()
-
-    def counted(self, connection: BrokyConnection) -> bool:
-        if connection in self._connections:
-            return True
-        if not self.may_stay():
-            return False
-        del self._undecided[connection]
-        self._connections.add(connection)
-        return True
 
     def drain(self) -> None:
-        for connection in [*self._connections, *self._undecided]:
+        for connection in list(self._connections):
             connection.drain()

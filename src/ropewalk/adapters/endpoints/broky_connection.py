@@ -6,17 +6,14 @@ from collections.abc import Awaitable, Coroutine
 from socket import socket
 from typing import Any, Protocol
 
-from msgspec.structs import replace
-
 from ropewalk.adapters.endpoints.broky_pushes import CollectedRuns, Push
-from ropewalk.adapters.endpoints.broky_shared import MAX_UNACKED, BrokyShared, ClientKind, RingNodes
+from ropewalk.adapters.endpoints.broky_shared import MAX_UNACKED, BrokyShared, ClientKind
 from ropewalk.adapters.endpoints.head_timeouts import FrameWatch
 from ropewalk.adapters.endpoints.routes import completed
 from ropewalk.adapters.endpoints.socket_writes import SocketWrites, unsent_bytes
 from ropewalk.adapters.endpoints.turns import FREE_SECONDS, TURN_SECONDS
-from ropewalk.core.node_proofs import DialledNode
 from ropewalk.model.closing import UNFINISHED_MESSAGE
-from ropewalk.model.errors import MalformedFrame, NotProven
+from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.refusals import Refusal
 from ropewalk.ports import SessionHandle
 from ropewalk.protocol.broky import frames
@@ -25,7 +22,6 @@ from ropewalk.protocol.broky.credit import CreditMeter
 from ropewalk.protocol.broky.frames import Reason
 from ropewalk.protocol.broky.read_ahead import ReadAhead
 from ropewalk.protocol.broky.runs import decode
-from ropewalk.protocol.broky.splitter import MAX_FRAME
 from ropewalk.protocol.broky.tables import encode
 from ropewalk.protocol.proxies import Peer
 from ropewalk.protocol.stream_keys import decode_key
@@ -44,11 +40,8 @@ MAX_IMMEDIATE_BYTES = 4096
 class ConnectionTable(Protocol):
     """The table of connections, as used by one of them."""
 
-    def counted(self, connection: "BrokyConnection") -> bool:
-        """Register the connection as a client. False if the connection limit is reached."""
-
     def left(self, connection: "BrokyConnection") -> None:
-        """Remove a connection that has ended or is not a client's."""
+        """Remove a connection that has ended."""
 
 
 class BrokyConnection(asyncio.Protocol):
@@ -72,7 +65,6 @@ class BrokyConnection(asyncio.Protocol):
         self._watch = FrameWatch(shared.message_timeouts, self._unhandled, self._frame_timed_out)
         self._session: SessionHandle | None = None
         self._greeted = False
-        self._proving: DialledNode | None = None  # a node of the ring that has not proved the key yet
         self._may_push = False
         self._runs = CollectedRuns(shared.pushes)
         self._runs_stay_whole = False  # the last ones received
@@ -278,10 +270,8 @@ class BrokyConnection(asyncio.Protocol):
 
     def _handle(self, body: frames.Body, frame: bytes) -> None:
         match body:
-            case frames.Hello() as hello if not self._greeted and self._proving is None:
+            case frames.Hello() as hello if not self._greeted:
                 self._greet(hello)
-            case frames.Peer(said) if not self._greeted and self._shared.clients.nodes is not None:
-                self._greet_node(said, self._shared.clients.nodes)
             case _ if not self._greeted:
                 self._end(error(Reason.NOT_READY, "the first frame is a Hello"))
             case frames.Hello():
@@ -345,9 +335,6 @@ class BrokyConnection(asyncio.Protocol):
             self._end(error(Reason.UNKNOWN_VERSION, f"version {frames.VERSION} is spoken here"))
             return
         token = hello.token.decode("utf-8", "replace")
-        if not self._table.counted(self):
-            self._end(error(Reason.OVERFLOW, "too many connections", reconnect=True))
-            return
         kind = shared.clients.classify(token)
         self._may_push = kind.may_push
         self._unhandled.limit = shared.max_frame if self._may_push else shared.options.max_command
@@ -364,26 +351,6 @@ class BrokyConnection(asyncio.Protocol):
         self._session = shared.open_session(shared.clients.request(token, self._peer), self, codec)
         self._under_way = asyncio.get_running_loop().create_task(self._opened(self._session))
 
-    def _greet_node(self, said: bytes, nodes: RingNodes) -> None:
-        """Handle its challenge, then its proof; it sends nothing more before the Welcome. The Hello timeout keeps running."""
-        try:
-            if self._proving is None:
-                self._proving = nodes.greet()
-                self.write(encode(frames.Peer(self._proving.respond(said))))
-            else:
-                self._proving.verify(said)
-                self._become_peer_link(nodes)
-        except NotProven as mistake:
-            self._shared.stats.refusals[Refusal.BAD_KEY] += 1
-            self._end(error(Reason.UNAUTHORIZED, str(mistake)))
-
-    def _become_peer_link(self, nodes: RingNodes) -> None:
-        self._greeted = self._closing = True
-        self._watch.end()
-        self._table.left(self)
-        self.write(encode(replace(self._shared.welcome(MAX_FRAME), node=nodes.name)))
-        nodes.take_over(self._transport)
-
     async def _opened(self, session: SessionHandle) -> None:
         """No pushes before authentication."""
         await session.wait_opened()
@@ -395,11 +362,6 @@ class BrokyConnection(asyncio.Protocol):
             return
         self._shared.stats.refusals[Refusal.HEAD_TIMEOUT] += 1
         self._end(error(Reason.NOT_READY, "no Hello came"))
-
-    def drop(self) -> None:
-        """Close it at once, to make room."""
-        self._shared.stats.refusals[Refusal.HEAD_TIMEOUT] += 1
-        self._transport.abort()
 
     def _watch_progress(self) -> None:
         """Write timeout. Abort without an error frame if the peer has read nothing since the last check."""

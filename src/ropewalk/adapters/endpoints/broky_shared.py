@@ -1,21 +1,18 @@
 """Shared by all connections over TCP: limits, the publish path, and the classification of clients by token.
 
 A client whose token is a publishing key only pushes, like an HTTP publisher, and has no session. All other clients have a
-session, and may also push if publishing needs no key. Nodes of a ring send no Hello; they prove the key of the ring.
+session, and may also push if publishing needs no key.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
 
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
 from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts, UnfinishedFrames
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.websocket import Open
-from ropewalk.core.node_proofs import DialledNode
 from ropewalk.core.stats import Stats
 from ropewalk.model.sessions import ClientOptions, ConnectRequest
 from ropewalk.protocol.broky import frames
@@ -27,19 +24,6 @@ MAX_UNACKED = 1024 * 1024
 
 AROUND_PAYLOADS = 64 * 1024
 """Bytes of a push frame besides its payload: keys, sizes, times and uids."""
-
-
-class RingNodes(Protocol):
-    """The other nodes of the ring. `name`: of this node."""
-
-    @property
-    def name(self) -> str: ...
-
-    def greet(self) -> DialledNode:
-        """Called for a connection that begins with a challenge, as nodes do."""
-
-    def take_over(self, transport: asyncio.Transport) -> None:
-        """Takes the connection of a node that has proved the key and was welcomed."""
 
 
 class ClientKind(Enum):
@@ -55,11 +39,10 @@ class ClientKind(Enum):
 
 @dataclass(frozen=True)
 class BrokyClients:
-    """`guards`: have the publishing keys; with an empty key, all clients may push. `nodes`: None outside a ring."""
+    """`guards`: have the publishing keys; with an empty key, all clients may push."""
 
     guards: Sequence[KeyGuard]
     proxies: TrustedProxies
-    nodes: RingNodes | None = None
 
     def classify(self, token: str) -> ClientKind:
         if any(guard.key and guard.knows(f"Bearer {token}") for guard in self.guards):

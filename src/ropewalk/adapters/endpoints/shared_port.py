@@ -75,7 +75,6 @@ class BrokyOnPort:
     def __init__(self, endpoint: BrokyEndpoint, admission: ConnectionAdmission) -> None:
         self._endpoint = endpoint
         self._admission = admission
-        endpoint.may_stay = admission.client_may_enter
 
     def detect(self, data: bytes) -> Match:
         if data[3:4].strip(b"\0"):
@@ -85,13 +84,10 @@ class BrokyOnPort:
         return Match.YES if data.startswith(IDENTIFIER, MIN_FRAME_BYTES - len(IDENTIFIER)) else Match.NO
 
     def may_enter(self) -> bool:
-        """In a ring, nodes and clients are only distinguished by the first frame."""
-        return self._endpoint.in_a_ring or self._admission.client_may_enter()
+        return self._admission.client_may_enter()
 
     def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer, sock: socket | None) -> None:
         self._endpoint.take_over(transport, data, peer, sock)
-        if self._admission.is_crowded(self._endpoint.undecided):
-            self._endpoint.drop_oldest_undecided()
 
 
 class TlsOnPort:

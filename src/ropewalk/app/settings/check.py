@@ -315,11 +315,17 @@ def ring_node(settings: Settings) -> str:
     raise UserMistake(f"--ring lists no node named {host}, the host name: set --ring_node to one of {known}")
 
 
+def ring_port(settings: Settings) -> int:
+    """The port of this node for the other nodes. Raises UserMistake."""
+    addresses = {member.name: member.address for member in ring_members(settings)}
+    return settings.ring.ring_port or int(addresses[ring_node(settings)].rpartition(":")[2])
+
+
 def _ring(settings: Settings) -> CheckRows:
     ring, broker, nodes = settings.ring, settings.broker.broker, len(settings.ring.ring)
     if not ring.ring:
-        for name in ("ring_node", "ring_key"):
-            yield bool(getattr(ring, name)), f"--{name} needs --ring: list the nodes of the ring, such as a=10.0.0.1:8080"
+        for name in ("ring_node", "ring_key", "ring_port"):
+            yield bool(getattr(ring, name)), f"--{name} needs --ring: list the nodes of the ring, such as a=10.0.0.1:9080"
         return
     yield (
         broker != "memory",
@@ -328,8 +334,8 @@ def _ring(settings: Settings) -> CheckRows:
     yield settings.auth.secret in NO_SECRET, "--ring needs --secret, the same at all nodes, from which shared keys are derived"
     yield (
         bool(ring.ring_key) and len(ring.ring_key) < MIN_RING_KEY_CHARACTERS,
-        f"--ring_key must have at least {MIN_RING_KEY_CHARACTERS} characters, because clients that reach a node can test "
-        "guesses of it; `openssl rand -hex 32` generates one",
+        f"--ring_key must have at least {MIN_RING_KEY_CHARACTERS} characters, because anyone who reaches the ring's port can "
+        "test guesses of it; `openssl rand -hex 32` generates one",
     )
     yield (
         settings.server.host.startswith("unix:"),
@@ -343,7 +349,13 @@ def _ring(settings: Settings) -> CheckRows:
         bool(settings.archive.archive_dir),
         "--archive_dir cannot be combined with --ring, whose nodes each have a journal of their own shards only: remove it",
     )
-    ring_node(settings)
+    port = ring_port(settings)
+    for name in ("port", "tcp_port"):
+        yield (
+            getattr(settings.server, name) == port,
+            f"--{name} and the ring's port are both {port}, but the ring needs a port of its own: set another "
+            f"one in {'--ring_port' if ring.ring_port else '--ring at all nodes'}, such as {9081 if port == 9080 else 9080}",
+        )
     shards = settings.journal.journal_shards
     yield nodes > shards, f"--journal_shards is {shards}, and a ring of {nodes} nodes needs at least {nodes}"
 

@@ -8,6 +8,7 @@ from ropewalk.app.settings.declare import (
     choice,
     count,
     duration,
+    port_number,
     secret_text,
     size,
     switch,
@@ -115,8 +116,8 @@ class RingSettings:
 
     ring: tuple[str, ...] = words(
         (),
-        "Nodes that form the ring, as name=host:port, including this node. A node that joins later "
-        "lists itself and any of the others. Empty disables the ring.",
+        "Nodes that form the ring, as name=host:port, including this node; the ports are for nodes only. A node that joins "
+        "later lists itself and any of the others. Empty disables the ring.",
     )
     ring_ca_file: str = text(
         "", "File with the CA certificates for TLS between nodes, if --ssl_cert is set; empty uses those of the system."
@@ -129,6 +130,7 @@ class RingSettings:
         "",
         "Name of this node in --ring; empty uses --node_id or the host name.",
     )
+    ring_port: int = port_number(0, "The port for the other nodes of the ring. 0: the port of this node in --ring.")
 
 
 @dataclass(frozen=True)

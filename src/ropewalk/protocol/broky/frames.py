@@ -177,12 +177,6 @@ class HistoryPage(Struct, frozen=True):
     tip: U64 = 0
 
 
-class Peer(Struct, frozen=True):
-    """A piece of the byte stream between two nodes of a ring."""
-
-    data: bytes = b""
-
-
 Body = (
     Hello
     | Welcome
@@ -199,5 +193,4 @@ Body = (
     | Error
     | History
     | HistoryPage
-    | Peer
 )

@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 
 from ropewalk.adapters.endpoints import broky
-from ropewalk.adapters.endpoints.admission import ConnectionAdmission
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.broky_connection import MAX_BATCH_BYTES
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
-from ropewalk.adapters.endpoints.broky_shared import BrokyClients, BrokyOptions, RingNodes
+from ropewalk.adapters.endpoints.broky_shared import BrokyClients, BrokyOptions
 from ropewalk.adapters.endpoints.head_timeouts import MESSAGE_SECONDS
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
-from ropewalk.adapters.endpoints.shared_port import BrokyOnPort
 from ropewalk.adapters.endpoints.turns import TURN_SECONDS, LoopTurns
 from ropewalk.core.stats import Stats
 from ropewalk.engine.inbox import MAX_FRAMES, Inbox
@@ -118,7 +116,7 @@ class Work:
 class Endpoint:
     """A real endpoint, except for the sessions, the publisher and the clock. Without a key every client may push."""
 
-    def __init__(self, work: float = 0.0, key: str = "", nodes: RingNodes | None = None) -> None:
+    def __init__(self, work: float = 0.0, key: str = "") -> None:
         self.sessions: list[Session] = []
         self.register = Register()
         self.stats = Stats()
@@ -126,7 +124,7 @@ class Endpoint:
         self._endpoint = BrokyEndpoint(
             open_session=self._open_session,
             pushes=Pushes(self.register, PublicationLimits(), self.stats, time.time, instant=True),
-            clients=BrokyClients((KeyGuard(key, Counter()),), TrustedProxies(()), nodes),
+            clients=BrokyClients((KeyGuard(key, Counter()),), TrustedProxies(())),
             stats=self.stats,
             options=BrokyOptions(max_command=65536, write_timeout=1.0, shards=1),
             turns=LoopTurns(Work(work)),
@@ -141,9 +139,6 @@ class Endpoint:
         wire = Wire(Socket())
         self._endpoint.take_over(wire, data, Peer(""))
         return wire
-
-    def on_port(self, admission: ConnectionAdmission) -> BrokyOnPort:
-        return BrokyOnPort(self._endpoint, admission)
 
     def drain(self) -> None:
         self._endpoint.drain()

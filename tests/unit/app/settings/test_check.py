@@ -10,7 +10,7 @@ from ropewalk.app.settings import load, require_startable, startup_warnings
 from ropewalk.app.settings.check import endpoint_paths, reserved_roots
 from ropewalk.model.errors import UserMistake
 
-RING = ["--secret", "s", "--ring", "a=10.0.0.1:8080,b=10.0.0.2:8080"]
+RING = ["--secret", "s", "--ring", "a=10.0.0.1:9080,b=10.0.0.2:9080"]
 BAD_NODES = ("a", "a=h", "a=:1", "a=h:0", "a=h:70000", "a=h:x", "=h:1", "a b=h:1", "a=http://h:1")
 
 
@@ -42,7 +42,9 @@ def test_valid_settings_can_start(subtests: pytest.Subtests) -> None:
         ["--noauth", "--health_path", "/journal"],
         ["--secret", "s", "--turbo_streams"],
         ["--noauth", "--cable_ready", "--cable_ready_secret", "s"],
-        ["--secret", "s", "--ring", "a=10.0.0.1:8080,b=[::1]:8080,c=node-c.local:1", "--ring_node", "b"],
+        ["--secret", "s", "--ring", "a=10.0.0.1:8080,b=[::1]:9080,c=node-c.local:1", "--ring_node", "b"],
+        ["--secret", "s", "--ring", "a=10.0.0.1:8080,b=10.0.0.2:8080", "--ring_node", "a", "--ring_port", "9080"],
+        ["--secret", "s", "--ring", "a=10.0.0.1:8080,b=10.0.0.2:8080", "--ring_node", "a", "--port", "0"],
         ["--secret", "s", "--ring", "a=h:1,b=h:2", "--node_id", "a", "--data_dir", "d"],
         ["--secret", "s", "--ring", "a=h:1,b=h:2", "--node_id", "a", "--ring_key", "k" * 16],
         ["--secret", "s", "--ring", "a=h:1,b=h:2", "--node_id", "a", "--workers", "4"],
@@ -74,6 +76,16 @@ def test_invalid_settings_are_rejected_with_a_hint(subtests: pytest.Subtests) ->
         (["--noauth", "--ring", "a=h:1,b=h:2", "--ring_node", "a"], "--ring needs --secret"),
         (["--noauth", "--ring_node", "a"], "--ring_node needs --ring"),
         (["--noauth", "--ring_key", "k" * 16], "--ring_key needs --ring"),
+        (["--noauth", "--ring_port", "9080"], "--ring_port needs --ring"),
+        (
+            [*RING, "--ring_node", "a", "--port", "9080"],
+            "--port and the ring's port are both 9080, .* set another one in --ring at all nodes, such as 9081",
+        ),
+        (
+            [*RING, "--ring_node", "a", "--ring_port", "8080"],
+            "--port and the ring's port are both 8080, .* set another one in --ring_port, such as 9080",
+        ),
+        ([*RING, "--ring_node", "a", "--tcp_port", "9080"], "--tcp_port and the ring's port are both 9080"),
         ([*RING, "--ring_node", "a", "--ring_key", "k" * 15], "at least 16 characters"),
         ([*RING, "--ring_node", "a", "--ring_key", "none"], "at least 16 characters"),
         (["--noauth", "--port", "9000", "--tcp_port", "9000"], "--tcp_port must differ from --port"),

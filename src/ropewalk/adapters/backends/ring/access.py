@@ -234,7 +234,13 @@ class RingAccess:
         member = self.state.table.member(name)
         if member is None:
             raise Unavailable(f"the node {name} is not in the table of the ring")
-        await self._dialler.dial(connection, name, member.address)
+        try:
+            await self._dialler.dial(connection, name, member.address)
+        except (OSError, Unavailable):
+            seed = self._dialler.seeds.get(name, member.address)
+            if seed == member.address:
+                raise
+            await self._dialler.dial(connection, name, seed)  # all nodes may have moved at once, and none could announce it
 
     def _reset_lost_shards(self, unheard: bool) -> None:
         """Restart the sessions of lost shards, and report a possible gap to prefix subscribers, who have no positions. They may

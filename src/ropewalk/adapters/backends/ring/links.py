@@ -5,11 +5,11 @@ import logging
 import ssl
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from ropewalk.adapters.backends.ring import tunnel
+from ropewalk.adapters.backends.ring import connection
 from ropewalk.adapters.backends.ring.calls import RingCalls
 from ropewalk.adapters.backends.workers.link import Caller, Dial, FeedReceiver, StoreLink
 from ropewalk.adapters.backends.workers.wire import BusConnection
@@ -55,16 +55,18 @@ class NodeDialler(NamedTuple):
         name: of this process, not used by any other before or after it.
         key: of the ring.
         tls: None if the ports of nodes have no TLS.
+        seeds: addresses of nodes by name, from the settings.
     """
 
     name: str
     key: str
     tls: ssl.SSLContext | None
+    seeds: Mapping[str, str]
 
     async def dial(self, bus: BusConnection, node: str, address: str) -> None:
         """Connect to the node at host:port. Raises OSError and `Unavailable`."""
         host, _, port = address.rpartition(":")
-        await tunnel.enter(bus, (host.strip("[]"), int(port)), self.tls, DiallingNode(self.key, node, self.name))
+        await connection.dial(bus, (host.strip("[]"), int(port)), self.tls, DiallingNode(self.key, node, self.name))
 
 
 class NodeCalls(Caller, Protocol):

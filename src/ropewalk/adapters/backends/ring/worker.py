@@ -5,7 +5,6 @@ holds no shard and decides nothing about the ring; what it knows of it comes fro
 """
 
 import logging
-import ssl
 from collections.abc import Awaitable, Callable
 
 from ropewalk.adapters.backends.ring.access import RingAccess
@@ -22,7 +21,7 @@ logger = logging.getLogger("ropewalk.ring")
 
 
 def worker_name(node: str, number: int, run: str) -> str:
-    """Of a worker of the node, and of no process before or after it. No node has such a name."""
+    """The process name of a worker. `run` distinguishes workers with the same number. No node has such a name."""
     return f"{node}/{run}~{number}"
 
 
@@ -45,12 +44,9 @@ class OwnStoreLink(NodeLink):
 
 
 class RingWorkerBackend(RingAccess):
-    """Implements `ports.Backend`. `path`: of the bus to the store process. `run`: tells apart workers with the same number."""
+    """Implements `ports.Backend`. `path`: of the bus to the store process."""
 
-    def __init__(
-        self, state: RingState, path: str, number: int, run: str, key: str, tls: ssl.SSLContext | None, clock: Clock
-    ) -> None:
-        dialler = NodeDialler(worker_name(state.me, number, run), key, tls)
+    def __init__(self, state: RingState, path: str, dialler: NodeDialler, clock: Clock) -> None:
         receiver = RingReceiver(lambda news: self._learn(state.me, news))
         self.link = link = OwnStoreLink(state.me, path, dialler.name, receiver, self._greet, self._link_changed)
         super().__init__(state, link, receiver, dialler, clock)

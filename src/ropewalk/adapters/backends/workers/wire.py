@@ -8,6 +8,8 @@ worker → store    [CALL, id, method, arguments]     [NOTE, 0, method, argument
 store → worker    [ANSWER, id, "", result]          [FAILURE, id, kind, text]
 store → worker    [NOTE, 0, method, arguments]     [CALL, id, method, arguments]     which the worker answers
 ```
+
+An empty frame is a heartbeat, between nodes of a ring.
 """
 
 import asyncio
@@ -161,7 +163,8 @@ class BusConnection(asyncio.Protocol):
                 return
             if end > size:
                 break
-            self._take(data[begin + LENGTH_BYTES : end])
+            if length:
+                self._take(data[begin + LENGTH_BYTES : end])
             begin = end
         if begin < size:
             self._waiting += data[begin:]
