@@ -77,6 +77,8 @@ async def connected(connect: Callable[[], Awaitable[T]]) -> T:
 class StormPublisher:
     """Publishes single messages and batches. Some have a uid and are sent again, as after a lost response."""
 
+    share_of_uids = 0.3
+
     def __init__(self, name: str, server: Address, record: StormRecord, chance: random.Random) -> None:
         self._name = name
         self._server = server
@@ -106,7 +108,7 @@ class StormPublisher:
         name = f"{self._name}/{self._written}"
         # Long enough that the history of a stream exceeds the buffers of one connection.
         payload = name + "." * self._chance.choice((0, 0, 1000, 5000))
-        uid = {"uid": name} if self._chance.random() < 0.3 else {}
+        uid = {"uid": name} if self._chance.random() < self.share_of_uids else {}
         return {"stream": self._chance.choice(STREAMS), "data": json.dumps(payload), **uid}
 
     async def _send(self, http: aiohttp.ClientSession, batch: list[dict[str, str]]) -> list[dict[str, Any]]:
