@@ -8,6 +8,9 @@ from collections.abc import Callable
 from tests.server import RunningServer
 
 SECONDS = 90.0
+GROWING_SECONDS = (2, 10, 50)
+"""Timeouts of a server within which a test must act. A test uses the first one that it measurably was fast enough for: what it
+asserts then does not depend on the speed of the machine."""
 
 
 async def until(holds: Callable[[], object], what: str | Callable[[], object] = "the condition") -> None:
