@@ -129,8 +129,13 @@ def _wait_for_ends(pids: list[int]) -> None:
 
 @contextlib.contextmanager
 def running_server(
-    *flags: str, inherited: socket.socket | None = None, program: tuple[str, ...] = (), **variables: str
+    *flags: str,
+    inherited: socket.socket | None = None,
+    program: tuple[str, ...] = (),
+    allow_tracebacks: bool = False,
+    **variables: str,
 ) -> Iterator[RunningServer]:
+    """Stops the server at the end. Fails if it has logged a traceback, unless the test provokes some: `allow_tracebacks`."""
     with tempfile.TemporaryDirectory() as home:
         server = RunningServer(flags, Path(home), inherited, variables, program)
         try:
@@ -145,6 +150,7 @@ def running_server(
                     server.process.wait(STOP_SECONDS)
                 except subprocess.TimeoutExpired:
                     server.kill()
+        assert allow_tracebacks or "Traceback" not in server.log(), f"the server {flags} logged a traceback:\n{server.log()}"
 
 
 async def publish(server: RunningServer, stream: str, data: str, key: str = "", **extra: object) -> dict[str, Any]:

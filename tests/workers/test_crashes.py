@@ -136,7 +136,9 @@ sys.exit(main())
 async def test_worker_that_hangs_is_killed_and_replaced_and_its_clients_resume() -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
     program = (sys.executable, "-c", WATCHED_CLOSELY)
-    with running_server("--public", "--workers", "2", inherited=None, program=program, **environ) as server:
+    with running_server(
+        "--public", "--workers", "2", inherited=None, allow_tracebacks=False, program=program, **environ
+    ) as server:
         async with one_client_at_each(server) as clients:
             (hanging, lost), (other, client) = clients.items()
             for each in (lost, client):
