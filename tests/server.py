@@ -29,6 +29,12 @@ STOP_SECONDS = 40  # longer than --shutdown_timeout, within which a server ends 
 SHOWN_LOG_CHARS = 6000
 
 
+def clean_environ() -> dict[str, str]:
+    """The environment of the tests without settings of Ropewalk, which must not reach a server under test."""
+    ours = ("ROPEWALK_", "ANYCABLE_")
+    return {name: value for name, value in os.environ.items() if name != "PORT" and not name.startswith(ours)}
+
+
 class Address:
     """Where a server listens."""
 
@@ -64,10 +70,7 @@ class RunningServer(Address):
         program: tuple[str, ...] = (),
     ) -> None:
         self._log = home / "server.log"
-        # The settings of whoever runs the tests must not reach the server under test.
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
-        environ.pop("PORT", None)
-        environ = {**({} if program else environ), **(variables or {})}
+        environ = {**({} if program else clean_environ()), **(variables or {})}
         program = program or (sys.executable, "-m", "ropewalk")
         command = [*program, "serve", "--port", "0", "--shutdown_spread", "0", *flags]
         if inherited is not None:
