@@ -29,6 +29,12 @@ STOP_SECONDS = 40  # longer than --shutdown_timeout, within which a server ends 
 SHOWN_LOG_CHARS = 6000
 
 
+def clean_environ() -> dict[str, str]:
+    """The environment of the tests without settings of Ropewalk, which must not reach a server under test."""
+    ours = ("ROPEWALK_", "ANYCABLE_")
+    return {name: value for name, value in os.environ.items() if name != "PORT" and not name.startswith(ours)}
+
+
 class Address:
     """Where a server listens."""
 
@@ -64,10 +70,7 @@ class RunningServer(Address):
         program: tuple[str, ...] = (),
     ) -> None:
         self._log = home / "server.log"
-        # The settings of whoever runs the tests must not reach the server under test.
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
-        environ.pop("PORT", None)
-        environ = {**({} if program else environ), **(variables or {})}
+        environ = {**({} if program else clean_environ()), **(variables or {})}
         program = program or (sys.executable, "-m", "ropewalk")
         command = [*program, "serve", "--port", "0", "--shutdown_spread", "0", *flags]
         if inherited is not None:
@@ -129,8 +132,13 @@ def _wait_for_ends(pids: list[int]) -> None:
 
 @contextlib.contextmanager
 def running_server(
-    *flags: str, inherited: socket.socket | None = None, program: tuple[str, ...] = (), **variables: str
+    *flags: str,
+    inherited: socket.socket | None = None,
+    program: tuple[str, ...] = (),
+    allow_tracebacks: bool = False,
+    **variables: str,
 ) -> Iterator[RunningServer]:
+    """Stops the server at the end. Fails if it has logged a traceback, unless the test provokes some: `allow_tracebacks`."""
     with tempfile.TemporaryDirectory() as home:
         server = RunningServer(flags, Path(home), inherited, variables, program)
         try:
@@ -145,6 +153,7 @@ def running_server(
                     server.process.wait(STOP_SECONDS)
                 except subprocess.TimeoutExpired:
                     server.kill()
+        assert allow_tracebacks or "Traceback" not in server.log(), f"the server {flags} logged a traceback:\n{server.log()}"
 
 
 async def publish(server: RunningServer, stream: str, data: str, key: str = "", **extra: object) -> dict[str, Any]:

@@ -20,22 +20,40 @@ import redis
 START_SECONDS = 30
 STOP_SECONDS = 10
 EPHEMERAL = 32_000  # from here on systems take ports for outgoing connections
+CLUSTER_BUS = 10_000  # how far the port for the other servers of a Redis Cluster is from that for clients
+CLUSTER_PORTS = range(10_000, 12_000)
+BUS_PORTS = range(CLUSTER_PORTS.start + CLUSTER_BUS, CLUSTER_PORTS.stop + CLUSTER_BUS)
+PORTS = [*range(CLUSTER_PORTS.stop, BUS_PORTS.start), *range(BUS_PORTS.stop, EPHEMERAL)]
 
 _given: set[int] = set()
 
 
-def free_port(below: int = EPHEMERAL) -> int:
+def free_port() -> int:
     """One that was not given before, and that no outgoing connection has before the server does. Processes that run tests at
     the same time draw from different numbers."""
+    return _draw(PORTS, 0)
+
+
+def free_cluster_port() -> int:
+    """One for a server of a Redis Cluster: the port of its bus is free too."""
+    return _draw(CLUSTER_PORTS, 0, CLUSTER_BUS)
+
+
+def _draw(ports: Sequence[int], *distances: int) -> int:
     process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     while True:
-        port = random.randrange(10_000 + process, below, processes)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            if port not in _given:
-                _given.add(port)
-                return port
+        port = random.choice(ports[process::processes])
+        if port not in _given and all(_is_free(port + distance) for distance in distances):
+            _given.add(port)
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 class Service:
@@ -158,7 +176,6 @@ class RedisSentinel(RedisServer):
 
 
 CLUSTER_SLOTS = 16384
-CLUSTER_BUS = 10_000  # how far the port for the other servers of a cluster is from that for clients
 
 
 @contextlib.contextmanager
@@ -169,7 +186,7 @@ def redis_cluster(size: int = 3) -> Iterator[list[RedisServer]]:
         for _ in range(size):
             home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--appendonly", "no")
-            server = RedisServer(home, options, free_port(below=EPHEMERAL - CLUSTER_BUS))
+            server = RedisServer(home, options, free_cluster_port())
             server.start()
             stack.callback(server.stop)
             servers.append(server)

@@ -1,11 +1,10 @@
 """The journal of a cluster, over a real Redis and a real NATS: the node with a data directory records for all nodes."""
 
 import json
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ import pytest
 
 from tests.server import RunningServer, running_server
 from tests.services import NatsServer, RedisServer, nats_server, redis_server
-
-SECONDS = 60.0
+from tests.waiting import wait_until
 
 Place = tuple[str, str, int]
 """Stream, epoch and offset."""
@@ -35,13 +33,6 @@ def cluster(store: RedisServer | NatsServer) -> tuple[str, ...]:
     return ("--public", "--broker", "nats", "--nats_servers", store.url, "--nats_shards", "2")
 
 
-def wait_for(holds: Callable[[], bool], complaint: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, complaint()
-        time.sleep(0.1)
-
-
 def ask(server: RunningServer, path: str, body: object = None) -> tuple[int, Any]:
     data = None if body is None else json.dumps(body).encode()
     try:
@@ -56,7 +47,7 @@ def reasons(server: RunningServer) -> str:
 
 
 def recording(server: RunningServer) -> None:
-    wait_for(lambda: not reasons(server), lambda: reasons(server))
+    wait_until(lambda: not reasons(server), lambda: reasons(server))
 
 
 def register(server: RunningServer, first: int, last: int) -> list[Place]:
@@ -92,7 +83,7 @@ def test_recorder_that_was_killed_and_restarted_records_without_a_gap(cluster: t
         registered += register(other, 41, 60)
         with running_server(*cluster, *records) as recorder:
             registered += register(recorder, 61, 70)
-            wait_for(lambda: len(recorded(recorder)) >= len(registered), lambda: recorded(recorder))
+            wait_until(lambda: len(recorded(recorder)) >= len(registered), lambda: recorded(recorder))
             assert recorded(recorder) == Counter(registered)
             recording(recorder)
         recording(other)
@@ -104,15 +95,15 @@ def test_second_node_with_a_data_directory_is_unhealthy_until_the_first_is_gone(
     with running_server(*cluster, "--data_dir", str(tmp_path / "one")) as first:
         recording(first)
         with running_server(*cluster, "--data_dir", str(tmp_path / "two")) as second:
-            wait_for(lambda: "another node records" in reasons(second), lambda: reasons(second))
+            wait_until(lambda: "another node records" in reasons(second), lambda: reasons(second))
             before = register(second, 1, 5)
-            wait_for(lambda: len(recorded(first)) == 5, lambda: recorded(first))
+            wait_until(lambda: len(recorded(first)) == 5, lambda: recorded(first))
             assert recorded(first) == Counter(before)
             assert recorded(second) == Counter()
             first.kill()
             after = register(second, 6, 10)
             recording(second)
-            wait_for(lambda: len(recorded(second)) >= 5, lambda: recorded(second))
+            wait_until(lambda: len(recorded(second)) >= 5, lambda: recorded(second))
             assert recorded(second) == Counter(after)
 
 
@@ -122,9 +113,9 @@ def test_node_whose_store_is_down_stops_cleanly_and_seals_its_journal(
     with running_server(*cluster, "--data_dir", str(tmp_path)) as server:
         recording(server)
         registered = register(server, 1, 5)
-        wait_for(lambda: len(recorded(server)) == 5, lambda: recorded(server))
+        wait_until(lambda: len(recorded(server)) == 5, lambda: recorded(server))
         store.kill()
-        wait_for(lambda: bool(reasons(server)), lambda: server.log())
+        wait_until(lambda: bool(reasons(server)), lambda: server.log())
         assert server.stop() == 0, server.log()
         assert server.log().endswith("stopped\n")
     store.start()

@@ -19,11 +19,11 @@ from ropewalk.connections.redis import RedisAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.rules import StreamRules
 from ropewalk.ports import NodeName
-from tests.broadcasts import healthy, unhealthy, until
 from tests.cable import cable
 from tests.metrics import metrics
 from tests.server import STOP_SECONDS, RunningServer, publish, running_server
 from tests.services import NatsServer, RedisServer, free_port, nats_server, redis_server
+from tests.waiting import healthy, unhealthy, until
 
 # --- publications that exceed a NATS message --------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Redis comes back without its newest writes while several nodes use it: which streams begin new epochs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -10,14 +10,8 @@ import pytest
 from ropewalk.adapters.backends.redis import RedisBackend, shard
 from ropewalk.model.history import Replay
 from ropewalk.model.messages import Position, Receipt
-from tests.cluster.test_redis_outages import AOF, LEASE, OlderFiles, persist, position, register, running
-from tests.services import RedisServer, redis_server
-
-
-@pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    with redis_server(*AOF) as server:
-        yield server
+from tests.cluster.redis_nodes import LEASE, OlderFiles, persist, position, register, running
+from tests.services import RedisServer
 
 
 @pytest.fixture(autouse=True)

@@ -3,94 +3,38 @@
 import asyncio
 import logging
 import random
-import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from redis.asyncio import Redis
 
-from ropewalk.adapters.backends.redis import RedisBackend, RedisOptions
+from ropewalk.adapters.backends.redis import RedisBackend
 from ropewalk.connections.redis import RedisAddress
-from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.broker import Broker
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, GapReason, Replay
-from ropewalk.model.limits import StoreLimits
-from ropewalk.model.messages import Position, Publication, Receipt, RemoteDisconnect, expand_runs
+from ropewalk.model.messages import Position, Publication, RemoteDisconnect, expand_runs
 from ropewalk.model.presence import Member
-from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import EndRequest, SessionSnapshot, SessionTaken, SessionWrite
-from ropewalk.ports import Clock, NodeName
+from ropewalk.ports import NodeName
 from ropewalk.testing.backend_feed import Process
 from ropewalk.testing.clock import ManualClock
+from tests.cluster.redis_nodes import (
+    LEASE,
+    PRESENCE,
+    RULES,
+    TTL,
+    WITHIN,
+    OlderFiles,
+    persist,
+    position,
+    register,
+    running,
+    written,
+)
 from tests.services import RedisServer, redis_server
 from tests.waiting import until
-
-AOF = ("--appendonly", "yes", "--appendfsync", "everysec")
-RULES = Rulebook(StreamRules(history_limit=1000, history_ttl=300.0))
-WITHIN = 60.0
-LEASE = 6.0
-PRESENCE = 2.0
-TTL = 10.0
-
-Answer = TypeVar("Answer")
-
-
-@pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    with redis_server(*AOF) as server:
-        yield server
-
-
-@asynccontextmanager
-async def running(
-    redis: RedisServer, node: str = "one", restart_epochs: bool = False, clock: Clock | None = None
-) -> AsyncIterator[RedisBackend]:
-    backend = RedisBackend(
-        RULES,
-        RedisAddress(redis.url),
-        NodeName(node, node),
-        StoreLimits(presence_ttl=PRESENCE),
-        RedisOptions(restart_epochs=restart_epochs),
-        clock,
-    )
-    await backend.start()
-    try:
-        yield backend
-    finally:
-        await backend.stop()
-
-
-async def persist(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Repeat a call until Redis answers, as callers of the backend do."""
-    async with asyncio.timeout(WITHIN):
-        while True:
-            try:
-                return await ask()
-            except Unavailable:
-                await asyncio.sleep(0.05)
-
-
-async def register(backend: RedisBackend, first: int, last: int, stream: str = "s") -> list[Receipt]:
-    batch = [Publication(stream, b"%d" % number, uid=f"u{number}") for number in range(first, last + 1)]
-    return await persist(lambda: backend.streams.append(batch))
-
-
-def position(receipt: Receipt) -> Position:
-    return Position(receipt.epoch, receipt.offset)
-
-
-async def written(redis: RedisServer) -> None:
-    """Wait until the append-only file has every write. With `everysec` Redis may answer before it writes."""
-    async with Redis.from_url(redis.url) as client:
-        await client.config_set("appendfsync", "always")
-        await client.set("written", 1)
-        await client.config_set("appendfsync", "everysec")
-
 
 # --- restarts --------------------------------------------------------------------------------------------------------
 
@@ -118,41 +62,6 @@ async def test_restart_without_data_begins_new_epochs() -> None:
             after = await register(backend, 6, 6)
             assert after[0].offset == 1
             assert after[0].epoch != before[0].epoch
-
-
-class OlderFiles:
-    """The files of Redis at one moment, to be restored later."""
-
-    def __init__(self, redis: RedisServer, place: Path) -> None:
-        self._redis = redis
-        self._place = place
-
-    async def save(self) -> None:
-        await written(self._redis)
-        _copy(self._redis.home, self._place)
-
-    def restore(self) -> None:
-        """Redis crashes, and starts with these files."""
-        self._redis.kill()
-        for path in _files(self._redis.home):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-        _copy(self._place, self._redis.home)
-        self._redis.start()
-
-
-def _files(home: Path) -> list[Path]:
-    return [path for path in home.iterdir() if path.name.startswith("appendonly")]
-
-
-def _copy(source: Path, target: Path) -> None:
-    for path in _files(source):
-        if path.is_dir():
-            shutil.copytree(path, target / path.name)
-        else:
-            shutil.copy(path, target / path.name)
 
 
 async def test_lost_tail_begins_new_epochs_and_repeats_no_position(redis: RedisServer, tmp_path: Path) -> None:

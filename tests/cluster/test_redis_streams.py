@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ from typing import Any
 import redis
 
 from ropewalk.adapters.apps.authenticators import issue_token
-from tests.broadcasts import healthy, kept, numbers, publication, unhealthy, until
+from tests.broadcasts import kept, numbers, publication
 from tests.cable import cable
 from tests.metrics import metrics
 from tests.server import running_server
-from tests.services import CLUSTER_BUS, EPHEMERAL, RedisServer, free_port, redis_server
+from tests.services import RedisServer, free_cluster_port, free_port, redis_server
+from tests.waiting import healthy, unhealthy, until, wait_until
 
 KEY, GROUP = "__anycable__", "bx"
 JWT_SECRET = "for tokens, thirty-two bytes long"
@@ -126,7 +126,7 @@ def two_masters() -> Iterator[list[RedisServer]]:
         servers = []
         for _ in range(2):
             home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            port = free_port(below=EPHEMERAL - CLUSTER_BUS)
+            port = free_cluster_port()
             server = RedisServer(home, ("--cluster-enabled", "yes", "--appendonly", "yes"), port)
             server.start()
             stack.callback(server.stop)
@@ -137,10 +137,7 @@ def two_masters() -> Iterator[list[RedisServer]]:
         other.execute_command("CLUSTER ADDSLOTS", slot)
         other.execute_command("CLUSTER SET-CONFIG-EPOCH", 2)
         one.execute_command("CLUSTER MEET", "127.0.0.1", servers[1].port)
-        deadline = time.monotonic() + WITHIN
-        while not all(server.execute_command("CLUSTER INFO")["cluster_state"] == "ok" for server in (one, other)):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: all(server.execute_command("CLUSTER INFO")["cluster_state"] == "ok" for server in (one, other)))
         yield servers
 
 

@@ -2,10 +2,9 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from redis.crc import key_slot
@@ -18,6 +17,7 @@ from ropewalk.model.messages import Position, Publication, Receipt
 from ropewalk.model.rules import StreamRules
 from ropewalk.ports import NodeName
 from ropewalk.testing.backend_feed import Process
+from tests.cluster.redis_nodes import persist
 from tests.services import RedisSentinel, RedisServer, free_port, redis_cluster, redis_server
 from tests.waiting import until
 
@@ -25,8 +25,6 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 CERTIFICATE, KEY = str(FIXTURES / "tls_cert.pem"), str(FIXTURES / "tls_key.pem")
 RULES = Rulebook(StreamRules(history_limit=1000, history_ttl=300.0))
 WITHIN = 60.0
-
-Answer = TypeVar("Answer")
 
 
 @asynccontextmanager
@@ -37,15 +35,6 @@ async def running(address: RedisAddress) -> AsyncIterator[RedisBackend]:
         yield backend
     finally:
         await backend.stop()
-
-
-async def persist(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    async with asyncio.timeout(WITHIN):
-        while True:
-            try:
-                return await ask()
-            except Unavailable:
-                await asyncio.sleep(0.05)
 
 
 async def register(backend: RedisBackend, number: int, stream: str = "s") -> Receipt:

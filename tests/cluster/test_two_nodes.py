@@ -4,7 +4,6 @@ All tests of a store share the store and its nodes. Each has streams of its own.
 """
 
 import asyncio
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import pairwise
@@ -14,13 +13,14 @@ import aiohttp
 import pytest
 from redis.asyncio import Redis
 
-from ropewalk.client import Message, Stream, connect
-from tests.broadcasts import healthy
+from ropewalk.client import Message, Stream
 from tests.cable import Cable, cable
 from tests.cluster.faults import NamedAddress
 from tests.cluster.scenario import members_at
+from tests.scenarios.python_clients import CABLE
 from tests.server import RunningServer, publish, running_server
 from tests.services import NatsServer, RedisServer, nats_server, redis_server
+from tests.waiting import healthy, publish_when_available, unhealthy, until
 
 WITHIN = 60.0
 KILLS = 3
@@ -88,6 +88,10 @@ async def test_members_of_a_node_that_crashed_and_restarted_at_once_leave(nodes:
     """The new process has the same name. The lease of the former one has not ended."""
     flags = (*nodes.flags, "--node_id", "crashing")
     other = NamedAddress("there", nodes.there.url)
+
+    async def nobody_is_present() -> bool:
+        return not await members_at(other, "crash")
+
     with running_server(*flags) as crashing:
         async with cable(crashing) as client, cable(nodes.there) as watcher:
             await watcher.subscribe("crash")
@@ -95,38 +99,25 @@ async def test_members_of_a_node_that_crashed_and_restarted_at_once_leave(nodes:
             await watcher.until("presence", lambda frame: frame["message"].get("id") == "bo")
             crashing.kill()
             with running_server(*flags, "--port", str(crashing.port)) as again:
-                async with asyncio.timeout(WITHIN):
-                    while await members_at(other, "crash"):
-                        await asyncio.sleep(0.1)
+                await until(nobody_is_present, "the member has left")
                 assert await members_at(NamedAddress("again", again.url), "crash") == set()
 
 
 async def test_every_message_comes_once_and_in_order_while_the_store_is_killed(nodes: TwoNodes) -> None:
     total = KILLS * BETWEEN_KILLS
-    async with connect(nodes.here.url) as one, connect(nodes.there.url) as two:
+    async with CABLE.client(nodes.here) as one, CABLE.client(nodes.there) as two:
         receiving = [asyncio.ensure_future(receive(await client.subscribe("kills"), total)) for client in (one, two)]
         for number in range(total):
             if number % BETWEEN_KILLS == BETWEEN_KILLS // 2:
                 nodes.store.kill()
                 await asyncio.to_thread(nodes.store.start)
-            await publish_until_registered((nodes.here, nodes.there)[number % 2], "kills", number)
+            await publish_when_available((nodes.here, nodes.there)[number % 2], "kills", str(number), f"u{number}")
         for received in await asyncio.gather(*receiving):
             assert [message.data for message in received] == list(range(total))
             assert [message.offset for message in received] == list(range(1, total + 1))
             assert len({message.epoch for message in received}) == 1
     await healthy(nodes.here)
     await healthy(nodes.there)
-
-
-async def publish_until_registered(node: RunningServer, stream: str, number: int) -> None:
-    deadline = time.monotonic() + WITHIN
-    while True:
-        try:
-            await publish(node, stream, str(number), uid=f"u{number}")
-            return
-        except AssertionError:
-            assert time.monotonic() < deadline, node.log()
-            await asyncio.sleep(0.1)
 
 
 async def receive(stream: Stream, count: int) -> list[Message]:
@@ -165,12 +156,8 @@ async def test_clients_stay_connected_during_an_outage_of_redis(nodes: TwoNodes)
         assert await status("/health") == 200
         nodes.store.kill()
         assert await status("/_broadcast", stream="outage", data="2") == 503
-        async with asyncio.timeout(WITHIN):
-            while await status("/health") == 200:
-                await asyncio.sleep(0.05)
-            nodes.store.start()
-            while await status("/_broadcast", stream="outage", data="3") != 201:
-                await asyncio.sleep(0.05)
-            while await status("/health") != 200:
-                await asyncio.sleep(0.05)
+        await unhealthy(nodes.here)
+        nodes.store.start()
+        await publish_when_available(nodes.here, "outage", "3", "u3")
+        await healthy(nodes.here)
         assert await client.messages(2) == [1, 3]

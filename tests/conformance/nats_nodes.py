@@ -17,9 +17,8 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Replay
 from ropewalk.model.limits import StoreLimits
-from ropewalk.model.messages import Deliverable, Position, Publication, Receipt, Registered, expand_runs
+from ropewalk.model.messages import Position, Publication, Receipt, Registered
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import EndRequest
 from ropewalk.ports import NodeName
 from tests.services import NatsServer, free_port, nats_cluster
 
@@ -37,28 +36,6 @@ async def until(ask: Callable[[], Awaitable[T]], failure: type[Exception] = Asse
             if time.monotonic() > deadline:
                 raise
             await asyncio.sleep(0.05)
-
-
-class Heard:
-    """The messages and requests that one node received."""
-
-    def __init__(self) -> None:
-        self.messages: list[Registered] = []
-        self.orders: list[EndRequest] = []
-        self.missed = 0
-
-    def miss(self) -> None:
-        self.missed += 1
-
-    def deliver(self, messages: Sequence[Deliverable]) -> None:
-        self.messages += expand_runs(messages)
-
-    async def obey(self, order: EndRequest) -> int:
-        self.orders.append(order)
-        return 0
-
-    async def has(self, *payloads: bytes) -> None:
-        assert set(payloads) <= {message.payload for message in self.messages}
 
 
 def node_of(

@@ -26,8 +26,8 @@ from ropewalk.model.sessions import SessionSnapshot, SessionWrite
 from ropewalk.ports import NodeName
 from ropewalk.testing.backend_rig import at
 from ropewalk.testing.clock import ManualClock
+from tests.conformance.feed_recorder import FeedRecorder
 from tests.conformance.nats_nodes import (
-    Heard,
     Proxy,
     health_with,
     healthy,
@@ -62,7 +62,7 @@ def cluster() -> Iterator[list[NatsServer]]:
 async def test_restarted_server_keeps_all_data(server: NatsServer) -> None:
     one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
     async with running(one, two):
-        heard = Heard()
+        heard = FeedRecorder()
         await two.feed.start(heard.deliver, heard.obey)
         await two.feed.listen("a")
         first = await published(one, "a", b"1", "u")
@@ -99,7 +99,7 @@ async def test_deleted_jetstream_stream_is_made_again_and_its_streams_begin_new_
     server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = node_of([server.url], "rw", "one")
-    heard = Heard()
+    heard = FeedRecorder()
     async with running(one):
         await one.feed.start(heard.deliver, heard.obey, heard.miss)
         before = await published(one, "a", b"1", "u")

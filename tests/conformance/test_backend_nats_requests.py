@@ -28,8 +28,8 @@ from ropewalk.model.sessions import EndRequest, SessionSnapshot
 from ropewalk.ports import NodeName
 from ropewalk.testing.backend_rig import at
 from ropewalk.testing.clock import ManualClock
+from tests.conformance.feed_recorder import FeedRecorder
 from tests.conformance.nats_nodes import (
-    Heard,
     Proxy,
     healthy,
     history,
@@ -166,7 +166,7 @@ async def test_any_string_is_a_valid_stream_name(server: NatsServer, prefix: str
     names = ["", " ", "a.b", "*", ">", "a b\r\nc", "$JS.API.x", "ü/☃", "x" * 180, "x" * 181, "x" * 5000, "=", "A", "a"]
     one = node_of([server.url], prefix, "one")
     async with running(one):
-        heard = Heard()
+        heard = FeedRecorder()
         await one.feed.start(heard.deliver, heard.obey)
         for name in names:
             await one.feed.listen(name)
@@ -275,7 +275,7 @@ async def test_disconnected_node_receives_missed_requests_and_presence(server: N
     async with Proxy(server.port) as proxy:
         one, two = node_of([proxy.url], prefix, "one"), node_of([server.url], prefix, "two")
         async with running(one, two):
-            heard = Heard()
+            heard = FeedRecorder()
             await one.feed.start(heard.deliver, heard.obey, heard.miss)
             await one.feed.listen("a")
             await published(two, "a", b"1")
@@ -298,7 +298,7 @@ async def test_connection_closed_after_a_protocol_error_is_reopened(server: Nats
     async with Proxy(server.port) as proxy:
         one, two = node_of([proxy.url], prefix, "one"), node_of([server.url], prefix, "two")
         async with running(one, two):
-            heard = Heard()
+            heard = FeedRecorder()
             await one.feed.start(heard.deliver, heard.obey, heard.miss)
             await one.feed.listen("a")
             for number in range(1, 4):
@@ -343,7 +343,7 @@ async def test_failed_disconnect_request_is_logged_without_a_traceback(
 
     one, two = (node_of([server.url], prefix, name) for name in ("one", "two"))
     async with running(one, two):
-        heard = Heard()
+        heard = FeedRecorder()
         await one.feed.start(heard.deliver, heard.obey)
         await two.feed.start(heard.deliver, fail)
         await one.feed.disconnect(RemoteDisconnect("user 1"))
@@ -355,15 +355,15 @@ async def _is_logged(caplog: pytest.LogCaptureFixture, words: str) -> None:
     assert words in caplog.text
 
 
-async def _missed(heard: Heard, before: int) -> None:
+async def _missed(heard: FeedRecorder, before: int) -> None:
     assert heard.missed > before
 
 
-async def _has_missed(heard: Heard, before: int) -> None:
+async def _has_missed(heard: FeedRecorder, before: int) -> None:
     assert heard.missed > before
 
 
-async def _has_requests(heard: Heard, order: RemoteDisconnect) -> None:
+async def _has_requests(heard: FeedRecorder, order: RemoteDisconnect) -> None:
     assert heard.orders == [order]
 
 
@@ -470,7 +470,7 @@ async def test_node_with_a_new_lease_keeps_its_members_if_the_old_one_expired(
 async def test_message_above_the_limit_of_nats_is_rejected_alone(server: NatsServer, prefix: str, uid: str) -> None:
     one, two = (node_of([server.url], prefix, name) for name in ("one", "two"))
     async with running(one, two):
-        heard = Heard()
+        heard = FeedRecorder()
         await two.feed.start(heard.deliver, heard.obey, heard.miss)
         await two.feed.listen("a")
         await published(one, "a", b"first")
@@ -513,7 +513,7 @@ async def test_batch_with_long_text_fields_is_registered(server: NatsServer, pre
 async def test_transient_messages_above_the_limit_are_split(server: NatsServer, prefix: str) -> None:
     one, two = (node_of([server.url], prefix, name) for name in ("one", "two"))
     async with running(one, two):
-        heard = Heard()
+        heard = FeedRecorder()
         await two.feed.start(heard.deliver, heard.obey)
         await two.feed.listen("a")
         payloads = [bytes([number]) * (MESSAGE // 5) for number in range(20)]

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,10 +19,11 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, Replay, split_at_gaps
 from ropewalk.model.journal import Row
-from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, expand_runs
+from ropewalk.model.messages import Position, Publication, RemoteDisconnect
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import EndRequest, SessionSnapshot, SessionWrite
+from ropewalk.model.sessions import SessionSnapshot, SessionWrite
+from tests.conformance.feed_recorder import FeedRecorder
 from tests.waiting import until
 
 WAIT_SECONDS = 60.0
@@ -75,32 +76,9 @@ async def process(tmp_path: Path) -> AsyncIterator[StoreProcess]:
     await process.server.stop()
 
 
-class Heard:
-    """The messages and requests that one worker received."""
-
-    def __init__(self) -> None:
-        self.messages: list[Registered] = []
-        self.orders: list[EndRequest] = []
-        self.missed = 0
-
-    def miss(self, streams: Collection[str] | None = None) -> None:
-        self.missed += 1
-
-    def deliver(self, messages: Sequence[Deliverable]) -> None:
-        self.messages += expand_runs(messages)
-
-    async def obey(self, order: EndRequest) -> int:
-        self.orders.append(order)
-        return 1
-
-    @property
-    def payloads(self) -> list[bytes]:
-        return [message.payload for message in self.messages]
-
-
 @asynccontextmanager
-async def worker(process: StoreProcess, name: str, patience: float = 3.0) -> AsyncIterator[tuple[WorkerBackend, Heard]]:
-    backend, heard = WorkerBackend(process.path, name, patience), Heard()
+async def worker(process: StoreProcess, name: str, patience: float = 3.0) -> AsyncIterator[tuple[WorkerBackend, FeedRecorder]]:
+    backend, heard = WorkerBackend(process.path, name, patience), FeedRecorder(ended=1)
     await backend.feed.start(heard.deliver, heard.obey, heard.miss)
     await backend.start()
     try:

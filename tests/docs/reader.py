@@ -9,16 +9,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tests.docs.pages import ROOT, Block
+from tests.server import clean_environ
 from tests.services import free_port, redis_executable
+from tests.waiting import wait_until
 
 TIMEOUT = 60.0
 SEVERAL_SERVERS_TIMEOUT = 120.0  # they wait for each other
@@ -84,7 +84,7 @@ class Reader:
     def check_followers(self) -> None:
         """Wait until each of them has printed something."""
         for block, output in self._followers:
-            _wait_until(partial(_has_text, output), partial("this printed nothing:\n{}".format, block.text))
+            wait_until(partial(_has_text, output), partial("this printed nothing:\n{}".format, block.text))
 
     def _run(self, block: Block) -> None:
         keep = "\nexport -p > .environment" if block.language == "sh" else ""
@@ -104,7 +104,7 @@ class Reader:
         before = self._subscriptions()
         process, output = self._start(block)
         self._followers.append((block, output))
-        _wait_until(
+        wait_until(
             lambda: process.poll() is not None or self._subscriptions() > before,
             lambda: f"this subscribed to nothing:\n{block.text}\n{output.read_text()}",
         )
@@ -116,7 +116,7 @@ class Reader:
         if port in self._servers:
             _end(self._servers[port])
         process, output = self._start(Block(block.language, block.role, SERVE_PORT.sub("0", block.text)))
-        _wait_until(
+        wait_until(
             lambda: process.poll() is not None or bool(LISTENING.search(output.read_text())),
             lambda: f"this does not listen:\n{block.text}\n{output.read_text()}",
         )
@@ -138,7 +138,7 @@ class Reader:
         process, output = self._start(Block(block.language, block.role, f"{text}\nwait\n"))
         self._servers.update(dict.fromkeys(wanted, process))
         for port in SERVED_PORT.findall(block.text):
-            _wait_until(
+            wait_until(
                 partial(_is_healthy, self._ports[port]),
                 lambda: f"not all of these serve:\n{block.text}\n{output.read_text()}",
                 SEVERAL_SERVERS_TIMEOUT,
@@ -169,9 +169,7 @@ class Reader:
         return [*PROGRAMS[block.language], text]
 
     def _environ(self) -> dict[str, str]:
-        # Settings in the environment of the test run must not reach the server under test.
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
-        environ.pop("PORT", None)
+        environ = clean_environ()
         environ["PYTHONUNBUFFERED"] = "1"  # a web framework says at once where it listens
         return {**environ, "PATH": f"{Path(sys.executable).parent}:{self._programs}:{environ['PATH']}"}
 
@@ -192,13 +190,6 @@ def _is_healthy(port: str) -> bool:
             return True
     except OSError:  # includes the error response of a server that is not ready
         return False
-
-
-def _wait_until(condition: Callable[[], bool], complaint: Callable[[], str], seconds: float = TIMEOUT) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, complaint()
-        time.sleep(0.02)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -108,7 +108,7 @@ def flags(tmp_path: Path) -> tuple[str, ...]:
 
 
 async def test_handlers_that_raise_anything_or_block_stop_neither_their_session_nor_the_server(flags: tuple[str, ...]) -> None:
-    with running_server(*flags, "--shutdown_timeout", f"{10 * SECONDS}s") as server:
+    with running_server(*flags, "--shutdown_timeout", f"{10 * SECONDS}s", allow_tracebacks=True) as server:
         async with cable(server) as client, cable(server) as other:
             for each in (client, other):
                 await each.send(command="subscribe", identifier=ROOM)

@@ -25,7 +25,6 @@ async def test_clients_of_all_protocols_receive_the_same_messages_once_and_in_or
         record = await storm(server, new_seed(), CLIENTS, clients, (BrokyStormPublisher, StormPublisher))
         found = await metrics_when(server, lambda now: all_counted(now, record))
         check_counts(record, found, CLIENTS)
-        assert "Traceback" not in server.log(), server.log()
     assert record.counts["restores"] > CLIENTS // len(clients)
     assert found["restores_missed_total"] > 0
     assert record.counts["pushes cut off"] > 0

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -10,8 +9,10 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from typing import IO
 
+from tests.server import clean_environ
+
 SECONDS = 60
-ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
+ENVIRON = clean_environ()
 
 
 def run_ropewalk(*words: str, text: str | bytes = "", **variables: str) -> subprocess.CompletedProcess[str]:

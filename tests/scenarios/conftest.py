@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from ropewalk.client import Publisher
 from tests.certificates import TLS_FLAGS
 from tests.clients.credentials import SECRET
 from tests.scenarios.relay import Relay, relay_to
@@ -47,6 +48,13 @@ def keyed(server_with: ServerWith) -> RunningServer:
 @pytest.fixture(scope="module")
 def tls_server(server_with: ServerWith) -> RunningServer:
     return server_with("--public", "--sse", *TLS_FLAGS)
+
+
+@pytest.fixture
+async def publisher(server: RunningServer) -> AsyncIterator[Publisher]:
+    """To the server of the module, over HTTP."""
+    async with Publisher(server.url) as publisher:
+        yield publisher
 
 
 @pytest.fixture

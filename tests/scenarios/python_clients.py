@@ -15,7 +15,7 @@ SECONDS = 60
 QUICK = Backoff(first=0.02, cap=0.2)
 API_KEY = derive(SECRET, API_PHRASE)
 BATCH = 500
-PATIENT = {"connect_timeout": SECONDS, "answer_timeout": SECONDS}
+PATIENT: dict[str, Any] = {"connect_timeout": SECONDS, "answer_timeout": SECONDS}
 
 
 class Wire:

@@ -5,7 +5,6 @@ The clients only receive and count. The scenario sends their commands.
 
 import asyncio
 import tempfile
-import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +18,7 @@ from ropewalk.testing.application_orders import NAME, Order, seat
 from tests.cable import Cable, Closed, Frame, identifier, kind
 from tests.conformance.applications.rpc_process import RpcProcess, rpc_process
 from tests.server import RunningServer, running_server
-from tests.waiting import SECONDS, until
+from tests.waiting import until
 
 STREAM = "news"
 LISTENING = seat(Order(streams=(STREAM,)))
@@ -108,13 +107,6 @@ class Deployment:
         async with aiohttp.ClientSession() as http, http.get(f"{self.server.url}/health") as response:
             body: dict[str, Any] = await response.json()
             return response.status, body.get("reasons", [])
-
-    async def healthy(self) -> None:
-        """Wait until the server is healthy."""
-        deadline = time.monotonic() + SECONDS
-        while (found := await self.health()) != (200, []):
-            assert time.monotonic() < deadline, found
-            await asyncio.sleep(0.05)
 
     def disconnect_calls(self) -> Counter[str]:
         return disconnect_calls(self._log)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.client import connect
 from ropewalk.client.events import BrokyMessage
 from ropewalk.protocol.broky.frames import Format, History, HistoryPage, Pushed, Reason, Refused, Run
 from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_text, new_ksuid
@@ -15,6 +14,7 @@ from ropewalk.protocol.broky.runs import build_run, split_payloads
 from tests.broky_client import BrokyClient, client, new_key
 from tests.cable import cable
 from tests.ring.ring import running_ring, streams_of_all_shards
+from tests.scenarios.python_clients import TCP
 from tests.scenarios.shared_servers import ServerWith
 from tests.server import Address, RunningServer, publish, running_server
 from tests.services import nats_server, redis_server
@@ -129,7 +129,7 @@ async def test_websocket_clients_get_no_fields(server: RunningServer) -> None:
 async def test_python_client_returns_the_fields(server: RunningServer) -> None:
     stream = new_key()
     await push_all(server, stream)
-    async with connect(f"tcp://127.0.0.1:{server.port}") as sdk:
+    async with TCP.client(server) as sdk:
         found: list[Fields] = []
         async with asyncio.timeout(20):
             async for event in await sdk.subscribe(stream.decode(), since=0.0):

@@ -19,7 +19,7 @@ from ropewalk.client import (
     connect,
 )
 from tests.broky_client import new_key
-from tests.scenarios.python_clients import CABLE, QUICK, take, take_event
+from tests.scenarios.python_clients import CABLE, PATIENT, QUICK, take, take_event
 from tests.scenarios.relay import Relay
 from tests.scenarios.shared_servers import LONG_HISTORY, ServerWith
 from tests.server import RunningServer
@@ -37,12 +37,6 @@ async def client(server: RunningServer) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
-async def publisher(server: RunningServer) -> AsyncIterator[Publisher]:
-    async with Publisher(server.url) as publisher:
-        yield publisher
-
-
-@pytest.fixture
 def name() -> str:
     return new_key().decode()
 
@@ -57,7 +51,7 @@ async def test_published_message_comes_with_its_type_and_position(client: Client
 
 
 async def test_full_cable_address_is_accepted_and_another_endpoint_is_unreachable(server: RunningServer, name: str) -> None:
-    async with connect(server.cable) as client:
+    async with connect(server.cable, **PATIENT) as client:
         assert (await client.publish(name, 1)).offset == 1
     with pytest.raises(Unreachable, match="not the WebSocket of a cable server"):
         async with connect(server.url + "/health"):

@@ -39,6 +39,7 @@ from tests.clients.credentials import signed, token
 from tests.scenarios.python_clients import (
     API_KEY,
     CABLE,
+    PATIENT,
     QUICK,
     SECONDS,
     TCP,
@@ -221,12 +222,16 @@ async def test_binary_key_has_a_stream_name(any_server: RunningServer, client: C
 
 
 async def test_history_since_a_moment_has_only_later_messages(client: Client, name: str) -> None:
-    await client.push(name, [b"1", b"2"])
-    await asyncio.sleep(0.05)
-    moment = time.time()
-    await client.push(name, b"3")
-    message = await take_broky(await client.subscribe(name, since=moment))
-    assert (message.payload, message.replayed) == (b"3", True)
+    stream = await client.subscribe(name)
+    await client.push(name, b"0")
+    before = after = await take_broky(stream)
+    while after.ts_broker < before.ts_broker + 2:  # the first message of a later moment, past the rounding of microseconds
+        before = after
+        await client.push(name, b"%d" % before.offset)
+        after = await take_broky(stream)
+    await stream.unsubscribe()
+    message = await take_broky(await client.subscribe(name, since=after.ts_broker / 1e6))
+    assert (message.offset, message.payload, message.replayed) == (after.offset, after.payload, True)
 
 
 async def test_offset_without_an_epoch_is_the_same_gap_over_both_protocols(
@@ -397,7 +402,7 @@ async def test_stream_is_already_subscribed_under_its_signed_name(guarded: Runni
 
 def test_client_over_tls_closes_its_connection_before_the_event_loop_ends(tls_server: RunningServer, name: str) -> None:
     async def push() -> None:
-        async with connect(f"tls://127.0.0.1:{tls_server.port}", ca_file=CERTIFICATE) as client:
+        async with connect(f"tls://127.0.0.1:{tls_server.port}", ca_file=CERTIFICATE, **PATIENT) as client:
             await client.push(name, b"1")
 
     asyncio.run(push())
@@ -406,7 +411,7 @@ def test_client_over_tls_closes_its_connection_before_the_event_loop_ends(tls_se
 
 async def test_client_over_tls_resumes_and_needs_a_trusted_certificate(tls_server: RunningServer, name: str) -> None:
     url = f"tls://127.0.0.1:{tls_server.port}"
-    async with connect(url, ca_file=CERTIFICATE, backoff=QUICK) as client:
+    async with connect(url, ca_file=CERTIFICATE, backoff=QUICK, **PATIENT) as client:
         stream = await client.subscribe(name)
         await client.push(name, [b"1", b"2"])
         client.cut()

@@ -13,7 +13,7 @@ from ropewalk.protocol.broky.runs import decode
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.broky.tables import encode
 from tests.broky_client import new_key
-from tests.scenarios.python_clients import QUICK, SECONDS, TCP
+from tests.scenarios.python_clients import PATIENT, QUICK, SECONDS, TCP
 from tests.scenarios.shared_servers import LONG_HISTORY, ServerWith
 
 MAX_UNACKED = 4000
@@ -175,7 +175,7 @@ async def test_unexpected_frames_of_the_server_are_ignored() -> None:
 
 def test_client_on_uvloop_receives_all_messages_after_lost_connections(server_with: ServerWith) -> None:
     async def converse(url: str) -> None:
-        async with connect(url, backoff=QUICK) as client:
+        async with connect(url, backoff=QUICK, **PATIENT) as client:
             stream = await client.subscribe(name)
             for _ in range(3):
                 await asyncio.gather(*(client.push(name, [b"x"] * 10) for _ in range(10)))

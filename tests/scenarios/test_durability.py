@@ -6,7 +6,6 @@ import json
 import random
 import resource
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,10 @@ from tests.cable import Cable, cable, identifier
 from tests.metrics import metrics, metrics_when
 from tests.process_tree import keeper
 from tests.scenarios.command_line import run_ropewalk
+from tests.scenarios.python_clients import PATIENT
 from tests.scenarios.shared_servers import WORKERS
 from tests.server import RunningServer, publish, running_server
+from tests.waiting import healthy, unhealthy, until
 
 TIMEOUT = 60.0
 SHARDS = Settings().journal.journal_shards
@@ -79,14 +80,6 @@ async def history(server: RunningServer, stream: str) -> list[tuple[int, Any]]:
         found += [(message["offset"], message["message"]) for message in page["messages"]]
         after = page["next"]
     return found
-
-
-async def health(server: RunningServer, status: int) -> None:
-    """Wait until it is this."""
-    deadline = time.monotonic() + TIMEOUT
-    while (found := await get(server, "/health"))[0] != status:
-        assert time.monotonic() < deadline, found
-        await asyncio.sleep(0.05)
 
 
 async def written(server: RunningServer, rows: int) -> None:
@@ -289,15 +282,15 @@ async def test_full_disk_refuses_publications_until_there_is_space(tmp_path: Pat
                         given.append((await response.json())["publications"][0])
                     return response.status
 
+            async def accepted() -> bool:
+                return await attempt() == 201
+
             statuses = [await attempt() for _ in range(30)]
             assert statuses[-1] == 503
-            await health(server, 503)
+            await unhealthy(server)
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
-            deadline = time.monotonic() + TIMEOUT
-            while await attempt() != 201:
-                assert time.monotonic() < deadline, server.log()
-                await asyncio.sleep(0.05)
-            await health(server, 200)
+            await until(accepted, server.log)
+            await healthy(server)
         assert [position["offset"] for position in given] == list(range(1, len(given) + 1))
         assert {position["epoch"] for position in given} == {given[0]["epoch"]}
         assert len(await history(deployment.crash(), "a")) == min(50, len(given))
@@ -332,7 +325,7 @@ async def test_clients_miss_nothing_over_crashes_at_random_moments(
             return found
 
         async with contextlib.AsyncExitStack() as stack:
-            clients = [await stack.enter_async_context(connect(url, backoff=quick)) for _ in range(5)]
+            clients = [await stack.enter_async_context(connect(url, backoff=quick, **PATIENT)) for _ in range(5)]
             readers = [asyncio.create_task(read(await client.subscribe(name))) for client in clients for name in streams]
             writers = [asyncio.create_task(write(name)) for name in streams]
             for _ in range(3):

@@ -7,18 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from ropewalk.client import Message, Stream, connect
 from tests.cable import cable
-from tests.server import RunningServer, publish, running_server
+from tests.scenarios.python_clients import CABLE, take
+from tests.server import RunningServer, running_server
 from tests.services import free_port, nats_server
-from tests.waiting import until
+from tests.waiting import publish_when_available, until
 
 SECONDS = 60
 FLAGS = ("--public", "--broker", "nats", "--embed_nats")
@@ -44,41 +43,22 @@ def embedded_nats_pid(server: RunningServer) -> int:
     return found
 
 
-async def next_data(stream: Stream) -> object:
-    """Data of the next event, which must be a message."""
-    message = await anext(stream)
-    assert isinstance(message, Message)
-    return message.data
-
-
-async def published(server: RunningServer, stream: str, data: str, uid: str) -> dict[str, object]:
-    """Retried until the server accepts it."""
-    deadline = time.monotonic() + SECONDS
-    while True:
-        try:
-            return await publish(server, stream, data, uid=uid)
-        except AssertionError:
-            assert time.monotonic() < deadline, server.log()
-            await asyncio.sleep(0.2)
-
-
 async def test_messages_survive_a_killed_nats_server_and_a_restart_of_the_node(tmp_path: Path) -> None:
     with running_server(*alone(tmp_path)) as server:
-        async with connect(server.url) as client:
+        async with CABLE.client(server) as client:
             stream = await client.subscribe("news")
-            first = await published(server, "news", "1", "u1")
+            first = await publish_when_available(server, "news", "1", "u1")
             killed = embedded_nats_pid(server)
             os.kill(killed, signal.SIGKILL)
-            second = await published(server, "news", "2", "u2")
+            second = await publish_when_available(server, "news", "2", "u2")
             assert (second["epoch"], second["offset"]) == (first["epoch"], 2)
-            async with asyncio.timeout(SECONDS):
-                assert [await next_data(stream), await next_data(stream)] == [1, 2]
+            assert [(await take(stream)).data for _ in range(2)] == [1, 2]
         pid = embedded_nats_pid(server)
         assert pid != killed
         assert server.stop() == 0
         assert not is_nats_server(pid)
     with running_server(*alone(tmp_path)) as server:
-        assert (await published(server, "news", "3", "u3"))["epoch"] == first["epoch"]
+        assert (await publish_when_available(server, "news", "3", "u3"))["epoch"] == first["epoch"]
         async with cable(server) as reader:
             history = await reader.subscribe("news", history={"since": 1})
             assert [frame["message"] for frame in history] == [1, 2, 3]
@@ -91,11 +71,11 @@ async def test_node_can_be_started_again_on_its_ports_right_after_it_was_killed(
     place = ("--enats_addr", f"nats://127.0.0.1:{free_port()}", "--enats_store_dir", str(tmp_path))
     flags = ("--port", str(free_port()), *FLAGS, *place)
     with running_server(*flags) as server:
-        first = await published(server, "news", "1", "u1")
+        first = await publish_when_available(server, "news", "1", "u1")
         server.process.kill()
         server.process.wait()
         with running_server(*flags) as successor:
-            second = await published(successor, "news", "2", "u2")
+            second = await publish_when_available(successor, "news", "2", "u2")
             assert (second["epoch"], second["offset"]) == (first["epoch"], 2)
 
 
@@ -140,18 +120,16 @@ def three_nodes(home: Path) -> Iterator[list[RunningServer]]:
 @pytest.mark.tier("all")
 async def test_three_nodes_form_one_nats_cluster(tmp_path: Path) -> None:
     with three_nodes(tmp_path) as nodes:
-        first = await published(nodes[0], "news", "1", "u1")
-        async with connect(nodes[1].url) as client:
+        first = await publish_when_available(nodes[0], "news", "1", "u1")
+        async with CABLE.client(nodes[1]) as client:
             stream = await client.subscribe("news")
-            second = await published(nodes[2], "news", "2", "u2")
+            second = await publish_when_available(nodes[2], "news", "2", "u2")
             assert (second["epoch"], second["offset"]) == (first["epoch"], 2)
-            async with asyncio.timeout(SECONDS):
-                assert await next_data(stream) == 2
+            assert (await take(stream)).data == 2
             nodes[0].kill()  # and its nats-server with it
-            third = await published(nodes[2], "news", "3", "u3")
+            third = await publish_when_available(nodes[2], "news", "3", "u3")
             assert (third["epoch"], third["offset"]) == (first["epoch"], 3)
-            async with asyncio.timeout(SECONDS):
-                assert await next_data(stream) == 3
+            assert (await take(stream)).data == 3
 
 
 def test_address_off_loopback_without_credentials_is_refused_at_start() -> None:
@@ -197,10 +175,10 @@ async def test_embedded_nats_server_refuses_clients_without_its_random_credentia
     port = free_port()
     flags = ("--enats_addr", f"nats://127.0.0.1:{port}", "--enats_store_dir", str(tmp_path), "--workers", workers)
     with running_server(*FLAGS, *flags) as server:
-        assert (await published(server, "news", "1", "u1"))["offset"] == 1
+        assert (await publish_when_available(server, "news", "1", "u1"))["offset"] == 1
         for login in ({}, {"auth_token": "token"}, {"user": "ropewalk", "pass": "ropewalk"}):
             assert await answer_to_connect(port, **login) == REFUSED
-        assert (await published(server, "news", "2", "u2"))["offset"] == 2
+        assert (await publish_when_available(server, "news", "2", "u2"))["offset"] == 2
 
 
 @pytest.mark.parametrize(
@@ -213,7 +191,7 @@ async def test_embedded_nats_server_can_be_entered_with_the_credentials_of_its_a
     port = free_port()
     address = f"nats://{credentials}@127.0.0.1:{port}"
     with running_server(*FLAGS, "--enats_addr", address, "--enats_store_dir", str(tmp_path)) as server:
-        await published(server, "news", "1", "u1")
+        await publish_when_available(server, "news", "1", "u1")
         assert await answer_to_connect(port, **login) == ENTERED
         assert await answer_to_connect(port) == REFUSED
         assert credentials.rpartition(":")[2] not in server.log()
@@ -222,7 +200,7 @@ async def test_embedded_nats_server_can_be_entered_with_the_credentials_of_its_a
 @pytest.mark.tier("all")
 async def test_cluster_of_embedded_nats_servers_refuses_a_server_without_the_secret(tmp_path: Path) -> None:
     with three_nodes(tmp_path) as nodes:
-        await published(nodes[0], "news", "1", "u1")
+        await publish_when_available(nodes[0], "news", "1", "u1")
         words = Path(f"/proc/{nodes[0].process.pid}/cmdline").read_text().split("\0")
         port = int(words[words.index("--enats_cluster") + 1].rpartition(":")[2])
         assert await answer_to_connect(port, name="other", cluster="ropewalk-cluster") == REFUSED

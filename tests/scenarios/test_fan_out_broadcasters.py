@@ -9,11 +9,12 @@ import pytest
 import redis
 
 from ropewalk.adapters.apps.authenticators import issue_token
-from tests.broadcasts import healthy, kept, numbers, publication, unhealthy
+from tests.broadcasts import kept, numbers, publication
 from tests.cable import cable
 from tests.metrics import metrics_when
 from tests.server import running_server
 from tests.services import NatsServer, RedisServer, nats_server, redis_server
+from tests.waiting import healthy, unhealthy
 
 CHANNEL = "__anycable__"
 JWT_SECRET = "for tokens, thirty-two bytes long"

@@ -25,7 +25,7 @@ from tests.metrics import metrics, metrics_when
 from tests.scenarios.shared_servers import ServerWith
 from tests.server import RunningServer, publish, running_server
 from tests.tcp import HEALTH, Tcp, tcp, upgrade_request
-from tests.waiting import until
+from tests.waiting import GROWING_SECONDS, until
 
 EVENTS = b"GET /events?stream=news HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -235,15 +235,14 @@ async def test_request_on_a_half_closed_connection_is_answered(server_with: Serv
 
 # --- idle connections ---------------------------------------------------------------------------------------------------
 
-KEEPALIVE_SECONDS = 1.0
+
+def keepalive(seconds: int) -> tuple[str, ...]:
+    return ("--public", "--http_keepalive_timeout", f"{seconds}s")
 
 
-@pytest.fixture
-def impatient(server_with: ServerWith) -> RunningServer:
-    return server_with("--public", "--http_keepalive_timeout", f"{KEEPALIVE_SECONDS:.0f}s")
+async def test_idle_connection_is_closed_after_its_first_request(server_with: ServerWith) -> None:
+    impatient = server_with(*keepalive(GROWING_SECONDS[0]))
 
-
-async def test_idle_connection_is_closed_after_its_first_request(impatient: RunningServer) -> None:
     async def wait(rest: bytes) -> None:
         async with tcp(impatient) as link:
             await link.send(HEALTH)
@@ -257,11 +256,13 @@ async def test_idle_connection_is_closed_after_its_first_request(impatient: Runn
     await counted_when(impatient, "idle", before + len(rests))
 
 
-async def test_connection_in_use_stays_open_past_the_keepalive_timeout(impatient: RunningServer) -> None:
-    longest_pause = KEEPALIVE_SECONDS
-    while longest_pause >= KEEPALIVE_SECONDS:  # then the connection was idle: the attempt shows nothing
-        statuses, longest_pause = await use_while_another_is_idle(impatient)
-    assert set(statuses) == {200}
+async def test_connection_in_use_stays_open_past_the_keepalive_timeout(server_with: ServerWith) -> None:
+    for seconds in GROWING_SECONDS:
+        statuses, longest_pause = await use_while_another_is_idle(server_with(*keepalive(seconds)))
+        if longest_pause < seconds:  # else the connection was idle
+            assert set(statuses) == {200}
+            return
+    pytest.fail("the connection could not be kept in use")
 
 
 async def use_while_another_is_idle(server: RunningServer) -> tuple[list[int], float]:
@@ -433,7 +434,6 @@ async def test_clients_beyond_the_open_files_are_refused_and_the_limit_is_logged
             await until(lambda: re.search(r"warn ropewalk\.node: refused .* descriptors=", server.log()), "a line in the log")
         found = await metrics_when(server, lambda now: now["refusals_total{descriptors}"] > 0)
         assert found["process_max_fds"] == 64
-        assert "Traceback" not in server.log(), server.log()
 
 
 def program_with_files(most: int) -> tuple[str, ...]:
@@ -461,7 +461,6 @@ async def test_as_many_clients_are_admitted_as_the_open_files_allow(files: int) 
                         assert (await operator.response())[0] == 200
                 assert await counted(server, "descriptors") >= before + 20
             await metrics_when(server, lambda now: now["connections"] == 0)
-        assert "Traceback" not in server.log(), server.log()
 
 
 async def let_in(link: Tcp, kind: str) -> bool:
@@ -493,4 +492,3 @@ async def test_connections_beyond_the_open_files_do_not_end_the_others() -> None
             found = await metrics_when(server, lambda now: now["refusals_total{descriptors}"] > 300)
             assert found["refusals_total{head_timeout}"] == 0
         await metrics_when(server, lambda now: now["connections"] == 0)
-        assert "Traceback" not in server.log(), server.log()

@@ -226,7 +226,9 @@ async def test_backup_made_under_load_can_be_restored(tmp_path: Path) -> None:
     assert run_ropewalk("journal", "verify", str(tmp_path / "data")).returncode == 0
     with running_server(*flags(tmp_path)) as server:
         found = await published(server)
-        assert found.items() <= everything.items()
+        # A transaction that was being committed when the copy was made is finished at the start, in a new epoch.
+        finished = found.items() - everything.items()
+        assert [stream for (stream, _, _), _ in finished] in ([], ["batches"])
         kept = {number for (stream, _, _), number in found.items() if stream == "a"}
         assert kept == set(range(1, max(kept) + 1))
         assert max(kept) >= before

@@ -14,6 +14,7 @@ from ropewalk.pipeline.journal_client import JournalClient
 from ropewalk.pipeline.options import Address
 from tests.certificates import CERTIFICATE, KEY, RENEWED_CERTIFICATE, RENEWED_KEY, TLS_FLAGS
 from tests.scenarios.command_line import run_ropewalk, running_program
+from tests.scenarios.python_clients import PATIENT
 from tests.server import RunningServer, running_server
 from tests.services import free_port
 
@@ -66,7 +67,7 @@ def test_commands_take_the_address_from_the_settings_of_the_server(server: Runni
 
 
 async def test_client_and_publisher_trust_the_file(server: RunningServer) -> None:
-    async with connect(server.url, ca_file=CERTIFICATE) as client:
+    async with connect(server.url, ca_file=CERTIFICATE, **PATIENT) as client:
         receipt = await client.publish("tls/client", "hi")
         stream = await client.subscribe("tls/client", position=Position("", 0))
         event = await anext(aiter(stream))

@@ -19,6 +19,7 @@ from ropewalk.client import connect
 from tests.certificates import CERTIFICATE, KEY, trusting_context
 from tests.docs.pages import ROOT, blocks
 from tests.prerequisites import proxy_path
+from tests.scenarios.python_clients import PATIENT
 from tests.server import RunningServer, publish, running_server
 from tests.services import free_port
 from tests.tcp import HEALTH, Tcp, client_frame, tcp, upgrade_request
@@ -177,7 +178,7 @@ async def test_unix_socket_serves_all_protocols_and_is_removed(tmp_path: Path) -
 async def test_address_of_all_families_serves_ipv4_and_ipv6() -> None:
     with running_server("--public", "--host", "::") as server:
         for host in ("127.0.0.1", "[::1]"):
-            async with connect(f"http://{host}:{server.port}") as client:
+            async with connect(f"http://{host}:{server.port}", **PATIENT) as client:
                 await client.publish("news", host)
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ from tests.server import RunningServer
 @pytest.fixture(scope="module")
 def server(server_with: ServerWith) -> RunningServer:
     return server_with(*SHORT_HISTORY)
-
-
-@pytest.fixture
-async def publisher(server: RunningServer) -> AsyncIterator[Publisher]:
-    async with Publisher(server.url) as publisher:
-        yield publisher
 
 
 async def shown(program: Program, count: int) -> list[tuple[int, object]]:

@@ -17,13 +17,13 @@ from tests.clients.credentials import SECRET
 from tests.scenarios.command_line import ENVIRON, SECONDS
 from tests.scenarios.python_clients import API_KEY
 from tests.scenarios.relay import Relay
-from tests.server import RunningServer, running_server
+from tests.server import RunningServer, clean_environ, running_server
 
 
 @pytest.fixture(autouse=True)
 def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct, "_configured", None)
-    for name in [name for name in os.environ if name.startswith(("ROPEWALK_", "ANYCABLE_"))]:
+    for name in os.environ.keys() - clean_environ().keys():
         monkeypatch.delenv(name)
 
 

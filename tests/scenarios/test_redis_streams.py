@@ -10,11 +10,12 @@ import pytest
 import redis
 
 from ropewalk.adapters.apps.authenticators import issue_token
-from tests.broadcasts import healthy, kept, numbers, publication, unhealthy, until
+from tests.broadcasts import kept, numbers, publication
 from tests.cable import cable
 from tests.metrics import metrics, metrics_when
 from tests.server import RunningServer, running_server
 from tests.services import RedisServer, redis_server
+from tests.waiting import healthy, unhealthy, until
 
 KEY, GROUP = "__anycable__", "bx"
 DEAD_MILLISECONDS = 60_000

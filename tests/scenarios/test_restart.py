@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import signal
 import socket
-import statistics
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,9 +11,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from ropewalk.client import connect
-from tests.cable import Cable, Closed, cable
+from tests.cable import Cable, cable
 from tests.metrics import metrics_when
+from tests.scenarios.python_clients import CABLE
+from tests.scenarios.relay import relay_to
 from tests.server import RunningServer, publish, running_server
 
 CROWD = 100
@@ -26,12 +26,11 @@ def listening_socket() -> socket.socket:
 
 
 class Returning:
-    """A client that reconnects as soon as it is disconnected, and measures its outage and counts its refusals."""
+    """A client that reconnects as soon as it is disconnected, and counts its refusals."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self.refused = 0
-        self.outage = 0.0
         self.missed: list[object] = []
 
     async def open(self) -> None:
@@ -41,17 +40,18 @@ class Returning:
 
     async def leave_and_return(self) -> None:
         former = self._client
-        try:
-            while True:
-                await former.until("never")
-        except Closed:
-            left = time.monotonic()
+        await former.closed()
         await former.close()
         self._client = await self._connect(former.sid)
         await self._client.welcomed(restored=True)
-        self.outage = time.monotonic() - left
         self._client.positions = former.positions
         self.missed = [frame["message"] for frame in await self._client.ask_history("news")]
+
+    async def received_exactly(self, *messages: str) -> bool:
+        """Whether these are all messages since the first connection: the missed ones, then those that arrived live."""
+        live = await self._client.messages(len(messages) - len(self.missed))
+        await self._client.quiet()
+        return [*self.missed, *live] == [*messages]
 
     async def _connect(self, sid: str) -> Cable:
         while True:
@@ -77,14 +77,6 @@ async def crowd(server: RunningServer) -> AsyncIterator[list[Returning]]:
             await client.close()
 
 
-def report(how: str, clients: list[Returning], start_up: float) -> float:
-    """The median outage in start-up times."""
-    ratio = statistics.median(client.outage for client in clients) / start_up
-    print(f"{how}: median outage {ratio:.2f} start-up times of {start_up:.2f} s, {sum(c.refused for c in clients)} refusals")
-    return ratio
-
-
-@pytest.mark.alone
 @pytest.mark.tier("all")
 async def test_clients_wait_in_the_queue_of_an_inherited_socket(tmp_path: Path) -> None:
     flags = ("--public", "--data_dir", str(tmp_path), "--shutdown_spread", "1s")
@@ -95,24 +87,16 @@ async def test_clients_wait_in_the_queue_of_an_inherited_socket(tmp_path: Path) 
             first.process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(first.process.wait, STOP_SECONDS) == 0
             posted = asyncio.create_task(publish(first, "news", "during the restart"))
-            begun = time.monotonic()
-            with running_server(*flags, inherited=listening) as second:
-                start_up = time.monotonic() - begun
+            with running_server(*flags, inherited=listening):
                 await asyncio.gather(returning, posted)
-                ratio = report("inherited socket", clients, start_up)
                 assert sum(client.refused for client in clients) == 0
-                assert all(client.missed in ([], ["during the restart"]) for client in clients)
-                assert "Traceback" not in first.log() + second.log()
-    assert ratio < 6
+                assert all([await client.received_exactly("during the restart") for client in clients])
 
 
-@pytest.mark.alone
 @pytest.mark.tier("all")
 async def test_takeover_refuses_no_connection(tmp_path: Path) -> None:
     flags = ("--public", "--data_dir", str(tmp_path), "--shutdown_spread", "1s", "--takeover")
-    begun = time.monotonic()
     with running_server(*flags) as first:
-        start_up = time.monotonic() - begun
         async with crowd(first) as clients:
             returning = asyncio.gather(*(client.leave_and_return() for client in clients))
             with contextlib.ExitStack() as stack:
@@ -121,12 +105,10 @@ async def test_takeover_refuses_no_connection(tmp_path: Path) -> None:
                 stack.push(running.__exit__)
                 assert await asyncio.to_thread(first.process.wait, STOP_SECONDS) == 0
                 await returning
-                ratio = report("takeover", clients, start_up)
                 assert sum(client.refused for client in clients) == 0
                 await publish(second, "news", "hello")
+                assert all([await client.received_exactly("hello") for client in clients])
                 assert "took over" in second.log()
-                assert "Traceback" not in first.log() + second.log()
-    assert ratio < 6
 
 
 async def test_clients_that_ask_for_it_get_a_reconnect_time() -> None:
@@ -146,9 +128,11 @@ async def test_clients_that_ask_for_it_get_a_reconnect_time() -> None:
 async def test_python_client_waits_for_its_reconnect_time() -> None:
     flags = ("--public", "--reconnect_rate", "1")
     with listening_socket() as listening, running_server(*flags, inherited=listening) as first:
-        async with connect(first.url), connect(first.url):  # reconnect times: 0 and 1000 milliseconds
+        async with relay_to(first.port) as relay, CABLE.client(first), CABLE.client(relay):  # reconnect times: 0 and 1 second
             begun = time.monotonic()
-            assert await asyncio.to_thread(first.stop) == 0
+            first.process.send_signal(signal.SIGTERM)
+            await relay.wait(lambda: relay.accepted >= 2)  # the relay accepts even while no server runs
+            assert time.monotonic() - begun >= 1.0
+            assert await asyncio.to_thread(first.process.wait, STOP_SECONDS) == 0
             with running_server(*flags, inherited=listening) as second:
                 await metrics_when(second, lambda now: now["sessions"] == 2)
-                assert time.monotonic() - begun >= 1.0

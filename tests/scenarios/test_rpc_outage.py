@@ -8,9 +8,10 @@ import pytest
 
 from ropewalk.testing.application_orders import NAME, SLOW, seat
 from tests.cable import BASE, Cable, cable
+from tests.cable import kind as kind_of
 from tests.metrics import metrics, metrics_when
 from tests.scenarios.rpc_outage import LISTENING, OWN, STREAM, Deployment, Guest, answers, deployment
-from tests.waiting import SECONDS, until
+from tests.waiting import SECONDS, healthy, until
 
 pytestmark = pytest.mark.tier("all")
 
@@ -98,7 +99,7 @@ async def test_clients_stay_connected_during_an_outage(kind: str, how: str) -> N
         (here.backend.restart if how == "killed" else here.backend.go_on)()
         restarted = await metrics(here.server)
         seconds, rejected = await with_application_again(here)
-        await here.healthy()
+        await healthy(here.server)
         await here.received_by_all(await here.publish(1))
         sids = {leaver.sid for leaver in leavers}
         await until(lambda: sids <= here.disconnect_calls().keys())
@@ -108,7 +109,6 @@ async def test_clients_stay_connected_during_an_outage(kind: str, how: str) -> N
             assert sum(here.disconnect_calls()[sid] - 1 for sid in sids) <= unanswered
         assert [guest for guest in here.guests if guest.closed] == []
         assert after["app_disconnects_dropped_total"] == 0
-        assert "Traceback" not in here.server.log(), here.server.log()
         print(f"\n{kind} application {how} under {CLIENTS} clients, none disconnected")
         print(f"  meanwhile: {found.total()} subscribes rejected, {delivered} messages delivered, health 503")
         print(f"  once it is back: the first subscribe granted after {seconds:.2f} s, {rejected} rejected until all were")
@@ -137,18 +137,31 @@ async def test_hanging_application_does_not_delay_other_clients(kind: str) -> No
 
 @pytest.mark.parametrize("kind", ["grpc", "http"])
 async def test_all_of_many_connections_are_accepted_by_a_slow_application(kind: str) -> None:
-    """Until the last of them is called takes several times the timeout of one call."""
-    flags = ("--rpc_concurrency", "4", "--rpc_command_timeout", "1000")
+    """Until the last of them is called takes several times the timeout of one call. On a slow machine a call may time out, so
+    there is another attempt with a longer timeout and as many more clients."""
+    for seconds in (1, 5):
+        if await storm_is_accepted(kind, seconds):
+            return
+    pytest.fail("calls failed")
+
+
+async def storm_is_accepted(kind: str, seconds: int) -> bool:
+    """Returns whether no call failed. `seconds`: the timeout of one call."""
+    flags = ("--rpc_concurrency", "4", "--rpc_command_timeout", str(1000 * seconds))
     async with deployment(kind, 1, *flags) as here:
 
         async def arrive(number: int) -> None:
-            async with cable(here.server, params={NAME: f"guest {number}", SLOW: "1"}):
-                pass
+            async with cable(here.server, welcome=False, params={NAME: f"guest {number}", SLOW: "1"}) as client:
+                welcomed.append(kind_of(await client.next()) == "welcome")
 
-        await asyncio.gather(*(arrive(number) for number in range(STORM)))
-        assert await here.health() == (200, [])
+        welcomed: list[bool] = []
+        await asyncio.gather(*(arrive(number) for number in range(STORM * seconds)))
         counted = await metrics(here.server)
-        assert counted["app_calls_failed_total"] == counted["app_calls_retried_total"] == 0
+        if counted["app_calls_failed_total"] or counted["app_calls_retried_total"]:
+            return False
+        assert all(welcomed)
+        assert await here.health() == (200, [])
+    return True
 
 
 async def test_session_is_restored_while_the_application_hangs() -> None:
@@ -183,7 +196,7 @@ async def test_circuit_opens_when_nearly_all_http_calls_fail() -> None:
         here.backend.restart()
         await asyncio.gather(*(guest.ask_until_granted(WANTED) for guest in here.guests))
         await metrics_when(here.server, lambda now: now["app_circuit_open"] == 0)
-        await here.healthy()
+        await healthy(here.server)
 
 
 @pytest.mark.parametrize("how", ["killed", "held"])

@@ -1,5 +1,7 @@
 """Sessions that outlive their connections: restored subscriptions and messages, presence, expiry and limits."""
 
+import time
+
 import aiohttp
 import pytest
 
@@ -8,15 +10,14 @@ from tests.clients.credentials import BROADCAST_KEY, SECRET, SHORT_LIFE, token
 from tests.metrics import metrics, metrics_when
 from tests.scenarios.shared_servers import ServerWith
 from tests.server import RunningServer, publish, running_server
+from tests.waiting import GROWING_SECONDS
 
 SMALL_SESSION = 2048
 
 
 @pytest.fixture(scope="module")
 def server(server_with: ServerWith, worker_flags: tuple[str, ...]) -> RunningServer:
-    return server_with(
-        "--public", "--presence_ttl", "6s", "--resume_timeout", "60s", "--max_session_size", str(SMALL_SESSION), *worker_flags
-    )
+    return server_with("--public", "--resume_timeout", "60s", "--max_session_size", str(SMALL_SESSION), *worker_flags)
 
 
 # --- positions ------------------------------------------------------------------------------------------------------
@@ -91,15 +92,26 @@ async def test_client_that_reconnects_early_takes_over_its_session(server: Runni
 
 
 async def test_restored_session_without_a_history_request_gets_held_messages_and_a_gap(worker_flags: tuple[str, ...]) -> None:
-    with running_server("--public", "--resume_timeout", "2s", *worker_flags) as hasty:
+    for seconds in GROWING_SECONDS:
+        if await held_messages_and_gap_are_sent(seconds, worker_flags):
+            return
+    pytest.fail("no message could be published within the resume timeout")
+
+
+async def held_messages_and_gap_are_sent(seconds: int, worker_flags: tuple[str, ...]) -> bool:
+    """False if the message to hold was published too late, after so many seconds."""
+    with running_server("--public", "--resume_timeout", f"{seconds}s", *worker_flags) as hasty:
         async with cable(hasty) as client:
             await client.subscribe("news")
             await publish(hasty, "news", "one")
             await client.messages(1)
             await client.cut()
         await publish(hasty, "news", "missed")
+        begun = time.monotonic()
         async with cable(hasty, sid=client.sid) as back:
             await publish(hasty, "news", "held")
+            if time.monotonic() - begun >= seconds:
+                return False
             first = await back.next()
             # A message that comes before its worker listens to the stream belongs to the gap.
             held = ["held"] if first.get("message") == "held" else []
@@ -111,6 +123,7 @@ async def test_restored_session_without_a_history_request_gets_held_messages_and
             assert await back.messages(1) == ["live"]
             late = await back.ask_history("news", client.positions["news"])
             assert [frame["message"] for frame in late] + held == ["missed", "held"]
+    return True
 
 
 async def test_restart_without_a_journal_changes_the_epoch(worker_flags: tuple[str, ...]) -> None:
@@ -172,21 +185,34 @@ async def test_retried_publication_keeps_its_position_and_is_delivered_once(serv
 # --- presence ---------------------------------------------------------------------------------------------------------
 
 
-async def test_member_that_returns_in_time_does_not_leave(server: RunningServer) -> None:
+async def test_member_that_returns_in_time_does_not_leave(worker_flags: tuple[str, ...]) -> None:
+    for seconds in GROWING_SECONDS:
+        with running_server("--public", "--presence_ttl", f"{seconds}s", *worker_flags) as server:
+            if await member_stays(server, seconds):
+                return
+    pytest.fail("no client could return within the TTL")
+
+
+async def member_stays(server: RunningServer, seconds: int) -> bool:
+    """False if the member returned too late, after so many seconds."""
     async with cable(server) as watcher, cable(server) as steady, cable(server) as lost:
         await watcher.subscribe("lobby")
         for client, name in ((steady, "steady"), (lost, "lost")):
             await client.send(command="subscribe", identifier=identifier("lobby"), presence={"id": name, "info": {"as": name}})
             event = await watcher.expect("presence")
             assert event["message"] == {"type": "join", "id": name, "info": {"as": name}}
+        begun = time.monotonic()
         await steady.cut()
         await lost.cut()  # its grace ends no sooner than that of the other
         async with cable(server, sid=steady.sid):
+            if time.monotonic() - begun >= seconds:
+                return False
             assert (await watcher.expect("presence"))["message"] == {"type": "leave", "id": "lost"}
             await watcher.quiet()
             await watcher.send(command="presence", identifier=identifier("lobby"))
             listed = (await watcher.expect("presence"))["message"]
             assert listed == {"type": "info", "total": 1, "records": [{"id": "steady", "info": {"as": "steady"}}]}
+    return True
 
 
 # --- tokens -----------------------------------------------------------------------------------------------------------

@@ -172,7 +172,6 @@ async def test_invalid_bodies_are_refused(server: RunningServer) -> None:
         assert (await app.post("transactions/..%2F..%2Fetc/0/stage?part=0&attempt=0&seq=0", rows_body()))[0] == 400
         assert (await app.commit(0, {0: 0}))[0] == 409
         assert "junk" not in await by_stream(app.http)
-    assert "Traceback" not in server.log(), server.log()
 
 
 async def test_body_over_the_limit_is_refused(server: RunningServer) -> None:

@@ -20,6 +20,7 @@ from tests.server import RunningServer, running_server
 from tests.services import free_port
 from tests.spark.java import FAST_START, PROCESS_TIMEOUT, START_AND_RUN_SECONDS
 from tests.spark.journal import publish_all
+from tests.waiting import wait_until
 
 OWN_JOBS = """
 from pathlib import Path
@@ -231,10 +232,7 @@ def test_killed_jvm_is_replaced_for_all_jobs_and_killed_driver_leaves_none(termi
     # Workers may print errors of their own: on a slow machine Spark gives one up that takes ten seconds to connect.
     assert "py4j/" not in run.log
     assert "accumulators.py" not in run.log
-    deadline = time.monotonic() + START_AND_RUN_SECONDS
-    while Path(f"/proc/{jvm}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not Path(f"/proc/{jvm}").exists(), "the JVM has ended")
 
 
 def test_server_without_a_journal_is_reported_before_spark_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,6 @@
 """Spark reads trimmed ranges of the journal from the archive. Without an archive, the error names the lost range."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from ropewalk.pipeline.archive import archived_positions
 from ropewalk.pipeline.tables import read_table
 from tests.server import RunningServer, running_server
 from tests.spark.journal import FLAGS, batch, batch_sizes, call, finish, forget_last_commit, publish_all, stream, to_parquet
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.tier("all")
 
@@ -46,11 +46,8 @@ def trimmed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
         kept_from = longest_span(first)["end"]
         first.stop()
     with running_server(*FLAGS, *SMALL, *place, "--journal_retention_size", str(64 * 1024)) as second:
-        deadline = time.monotonic() + TIMEOUT
-        while not (gone := longest_span(second)["first"]):
-            assert time.monotonic() < deadline, second.log()
-            time.sleep(0.05)
-        assert gone < kept_from
+        wait_until(lambda: longest_span(second)["first"], second.log)
+        assert longest_span(second)["first"] < kept_from
         publish_all(second, [("tiered/1", {"n": n, "fill": ""}) for n in range(ROWS - 300, ROWS)])
         second.stop()
     # Without retention, so that the journal does not change during the tests.
@@ -105,10 +102,7 @@ def test_archive_query_resumes_after_a_crash_and_a_trimmed_batch(
             publish_all(server, [("tiered/2", {"n": n, "fill": "x" * 100}) for n in range(ROWS * half, ROWS * (half + 1))])
             assert main(run) == 0
         forget_last_commit(tmp_path / "checkpoints" / "archive" / "v1")
-        deadline = time.monotonic() + TIMEOUT
-        while longest_span(server)["first"] <= ROWS:
-            assert time.monotonic() < deadline, server.log()
-            time.sleep(0.05)
+        wait_until(lambda: longest_span(server)["first"] > ROWS, server.log)
         published = publish_all(server, [("tiered/2", {"n": 2 * ROWS, "fill": ""})])
 
         assert main(run) == 0

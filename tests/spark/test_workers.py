@@ -2,8 +2,6 @@
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,17 +11,9 @@ from pyspark.sql import functions as f
 from tests.process_tree import store
 from tests.server import running_server
 from tests.spark.journal import FLAGS, batch, finish, forget_last_commit, kept, publish_all, stream
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.tier("all")
-
-WAIT_SECONDS = 60
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_rows_of_workers_are_read_and_rows_of_spark_are_published_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """A server of several processes whose processes are killed or hang: they are replaced, and the others go on."""
 
-import contextlib
 import os
 import re
 import signal
@@ -13,9 +12,9 @@ import pytest
 
 from tests.cable import cable
 from tests.process_tree import children, directory, is_running, store, workers
-from tests.server import RunningServer, publish, running_server
+from tests.server import RunningServer, clean_environ, publish, running_server
 from tests.services import free_port
-from tests.waiting import until, until_logged
+from tests.waiting import publish_when_available, until, until_logged
 from tests.worker_clients import one_client_at_each
 
 
@@ -74,21 +73,10 @@ async def test_killed_store_process_is_replaced(server: RunningServer, engine: t
             assert await client.messages(1) == [1]
         await until(lambda: "store serves again" in server.log()[logged:])
         assert await journal_status() == 200
-        await publish_when_available(server, "store", "2")
+        await publish_when_available(server, "store", "2", "2")
         assert await client.messages(1) == [2]
     assert store(server) != former
     assert set(workers(server)) == before
-
-
-async def publish_when_available(server: RunningServer, stream: str, data: str) -> None:
-    """A worker replies 503 until it is connected to the store again."""
-
-    async def published() -> bool:
-        with contextlib.suppress(AssertionError):
-            return bool(await publish(server, stream, data, uid=data))
-        return False
-
-    await until(published)
 
 
 async def test_all_processes_end_when_the_supervisor_is_killed(engine: tuple[str, ...]) -> None:
@@ -134,9 +122,10 @@ sys.exit(main())
 
 
 async def test_worker_that_hangs_is_killed_and_replaced_and_its_clients_resume() -> None:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
     program = (sys.executable, "-c", WATCHED_CLOSELY)
-    with running_server("--public", "--workers", "2", inherited=None, program=program, **environ) as server:
+    with running_server(
+        "--public", "--workers", "2", inherited=None, allow_tracebacks=False, program=program, **clean_environ()
+    ) as server:
         async with one_client_at_each(server) as clients:
             (hanging, lost), (other, client) = clients.items()
             for each in (lost, client):

@@ -18,9 +18,7 @@ async def assert_survives(node: WorkersNode) -> None:
     print(f"\n{WORKERS} workers with WORKERS_SEED={seed}")
     world, found = await run_scenario(node, SIZE, seed)
     print(f"  {figures(world, SIZE)}")
-    log = node.server.log()
-    assert found == [], f"with WORKERS_SEED={seed}\n{log}"
-    assert "Traceback" not in log, log
+    assert found == [], f"with WORKERS_SEED={seed}\n{node.server.log()}"
     assert len(workers(node.server)) == WORKERS
     assert world.counts["resumed on the same node"] > CLIENTS
     assert node.server.stop() == 0

@@ -11,11 +11,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from ropewalk.client import Message, Position, connect
+from ropewalk.client import Message, Position
 from tests.cable import Cable, identifier
 from tests.clients.credentials import SECRET, token
 from tests.metrics import metrics_when
 from tests.process_tree import worker_of, workers
+from tests.scenarios.python_clients import CABLE, TCP
 from tests.server import RunningServer, publish, running_server
 from tests.services import nats_server, redis_server
 from tests.waiting import SECONDS, until
@@ -251,7 +252,7 @@ async def test_connections_of_a_user_are_limited_for_the_whole_node() -> None:
 async def test_history_larger_than_the_write_buffer_of_the_bus_is_delivered_and_does_not_delay_other_clients() -> None:
     payload = "x" * 700_000
     with running_server("--public", "--workers", "2") as server:
-        async with connect(server.url) as publisher, connect(server.url.replace("http", "tcp")) as bystander:
+        async with CABLE.client(server) as publisher, TCP.client(server) as bystander:
             ephemeral = await bystander.subscribe("live")
             for _ in range(100):
                 await publisher.publish("large", payload)
@@ -265,7 +266,7 @@ async def test_history_larger_than_the_write_buffer_of_the_bus_is_delivered_and_
 
 
 async def offsets_of(server: RunningServer, stream: str, count: int) -> list[int]:
-    async with connect(server.url.replace("http", "tcp"), answer_timeout=SECONDS) as client:
+    async with TCP.client(server) as client:
         kept = await client.subscribe(stream, position=Position("", 0))
         events = [await anext(kept) for _ in range(count)]
         return [event.offset for event in events if isinstance(event, Message)]

@@ -11,9 +11,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from ropewalk.client import Message, connect
+from ropewalk.client import Message
 from tests.cable import cable
 from tests.process_tree import children, store, workers
+from tests.scenarios.python_clients import CABLE
 from tests.server import START_SECONDS, STOP_SECONDS, publish, running_server
 from tests.services import free_port
 from tests.waiting import until, until_logged
@@ -40,7 +41,7 @@ async def test_sighup_replaces_all_workers_and_no_session_is_lost(engine: tuple[
     flags = [flag for flag in engine if flag not in ("--workers", "2")]  # the file has the number of workers
     with running_server(*flags, "--history_limit", "100000", "--config_path", str(file)) as server:
         former = set(workers(server))
-        async with connect(server.url) as client:
+        async with CABLE.client(server) as client:
             subscription = await client.subscribe("s")
             received: list[object] = []
 

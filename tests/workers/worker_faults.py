@@ -5,7 +5,6 @@ import contextlib
 import os
 import random
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -13,10 +12,10 @@ from typing import NamedTuple
 from tests.cluster.faults import FLAGS, LEASE_SECONDS, Fault, NamedAddress
 from tests.process_tree import store, workers
 from tests.server import RunningServer, running_server
+from tests.waiting import until_logged
 
 WORKERS = 4
 READERS = 4  # each over its own connection, to any worker
-RECOVERY_SECONDS = 60.0
 
 WORKER_FAULTS = (
     *("kill a worker", "kill two workers", "kill all workers"),
@@ -77,7 +76,7 @@ class WorkersNode(NamedTuple):
         before = self.server.log().count("serves again")
         for pid in processes:
             os.kill(pid, signal.SIGKILL)
-        await self._until_logged("serves again", before + len(processes))
+        await until_logged(self.server, "serves again", before + len(processes))
 
     async def _renew(self, killed: Sequence[int], counts: Counter[str]) -> None:
         counts["processes killed"] += len(killed)
@@ -85,13 +84,7 @@ class WorkersNode(NamedTuple):
         self.server.process.send_signal(signal.SIGHUP)
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
-        await self._until_logged("all workers were replaced", before + 1)
-
-    async def _until_logged(self, line: str, times: int) -> None:
-        deadline = time.monotonic() + RECOVERY_SECONDS
-        while self.server.log().count(line) < times:
-            assert time.monotonic() < deadline, f"{line!r} is missing:\n{self.server.log()}"
-            await asyncio.sleep(0.05)
+        await until_logged(self.server, "all workers were replaced", before + 1)
 
 
 async def _pause(pid: int, seconds: float) -> None:

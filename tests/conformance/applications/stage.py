@@ -87,7 +87,7 @@ def staged(kind: str, *flags: str) -> Iterator[Stage]:
 
 @contextmanager
 def running_stage(kind: str, log: Path, *flags: str) -> Iterator[Stage]:
-    with running_server(*NO_AUTH, *SILENT, *flags) as server:
+    with running_server(*NO_AUTH, *SILENT, *flags, allow_tracebacks=True) as server:
         yield Stage(kind, server, log)
 
 

@@ -11,6 +11,7 @@ from ropewalk.core.signatures import verify_stream
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.sessions import Accepted, Refused
 from ropewalk.testing.auth import request_with
+from tests.server import clean_environ
 
 SECRET = "a secret that is long enough for the hash"
 IDS = '{"user":1}'
@@ -19,7 +20,7 @@ NOW = 1_700_000_000.5
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for variable in [name for name in os.environ if name.startswith(("ROPEWALK_", "ANYCABLE_"))]:
+    for variable in os.environ.keys() - clean_environ().keys():
         monkeypatch.delenv(variable)
     monkeypatch.chdir(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Failed connection attempts, with a dialer that raises."""
+"""Failed connection attempts, and the delays between connections, with dialers of the test."""
 
 import asyncio
 import logging
@@ -8,9 +8,11 @@ import pytest
 
 from ropewalk.client.codec import CableClientCodec
 from ropewalk.client.connection import MAX_LOGGED_REASONS, Connection, SessionOptions
+from ropewalk.client.effects import Redial
 from ropewalk.client.errors import CertificateUntrusted, TlsFailed, Unreachable
 from ropewalk.client.link import ClientLink
 from ropewalk.core.backoff import Backoff
+from ropewalk.testing.simulation.steps import run
 
 UNTRUSTED = CertificateUntrusted("https://a", ValueError("self-signed"))
 
@@ -113,3 +115,55 @@ async def test_last_attempt_is_reported_to_callers() -> None:
 async def test_tls_error_has_one_attempt() -> None:
     owner = await fail(UNTRUSTED)
     assert owner.failures == [(UNTRUSTED, 1, True)]
+
+
+class LeavingLink:
+    """Open until the client leaves."""
+
+    received = reading = writable = True
+
+    def __init__(self) -> None:
+        self._left = asyncio.Event()
+
+    def read(self, reading: bool) -> None: ...
+    def write(self, data: bytes) -> None: ...
+    def cut(self) -> None: ...
+    async def drain(self) -> None: ...
+    async def close(self) -> None: ...
+    def leave(self) -> None:
+        self._left.set()
+
+    async def run(self) -> None:
+        await self._left.wait()
+
+
+class TimingDialer:
+    """Records the loop's time of each connection."""
+
+    url = hint = ""
+
+    def __init__(self) -> None:
+        self.times: asyncio.Queue[float] = asyncio.Queue()
+
+    async def dial(self, receive: Callable[[bytes], None], sid: str, token: str) -> ClientLink:
+        self.times.put_nowait(asyncio.get_running_loop().time())
+        return LeavingLink()
+
+
+def test_client_reconnects_after_the_delay_of_the_server_or_else_of_its_backoff() -> None:
+    async def delays() -> list[float]:
+        dialer, backoff = TimingDialer(), Backoff(first=7.0, cap=7.0)
+        options = SessionOptions(lambda: 0.0, backoff, chance=lambda: 1.0)
+        connection = Connection(dialer, CableClientCodec(), options, Owner(), "", None)
+        connection.start()
+        found, before = [], await dialer.times.get()
+        for after in (1.5, 0.0, 60.0, None):
+            connection.accepted()
+            connection.leave(Redial(after=after))
+            now = await dialer.times.get()
+            found.append(now - before)
+            before = now
+        await connection.close()
+        return found
+
+    assert run(delays()) == [1.5, 0.0, 60.0, 7.0]

@@ -8,6 +8,7 @@ import pytest
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Publication, Receipt
 from ropewalk.model.rules import StreamRule, StreamRules
+from ropewalk.testing.simulation.steps import run
 from tests.unit.engine.workbench import Workbench, public, settle
 
 FLEETING = StreamRule("fleeting/*", history_limit=0)
@@ -79,19 +80,25 @@ async def test_closed_broker_rejects_publications_and_counts_the_pending_ones_fi
         assert [len(await each) for each in pending] == [2, 1]
 
 
-async def test_closing_broker_waits_a_limited_time_for_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Workbench() as bench:
-        never = asyncio.Event()
+def test_closing_broker_waits_a_limited_time_for_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def append(publications: Sequence[Publication]) -> list[Receipt]:
+        await asyncio.Event().wait()
+        return []
 
-        async def append(publications: Sequence[Publication]) -> list[Receipt]:
-            await never.wait()
-            return []
+    async def close() -> float:
+        """Returns how long it takes."""
+        loop = asyncio.get_running_loop()
+        async with Workbench() as bench:
+            monkeypatch.setattr(bench.backend.streams, "append", append)
+            pending = asyncio.create_task(bench.publish("s", "1"))
+            await settle()
+            begun = loop.time()
+            await bench.node.broker.close(60)
+            seconds = loop.time() - begun
+            pending.cancel()
+            return seconds
 
-        monkeypatch.setattr(bench.backend.streams, "append", append)
-        pending = asyncio.create_task(bench.publish("s", "1"))
-        await settle()
-        await bench.node.broker.close(0)
-        pending.cancel()
+    assert run(close()) == 60
 
 
 async def test_node_sends_its_final_report_after_the_last_publication() -> None:

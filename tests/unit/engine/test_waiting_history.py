@@ -70,7 +70,8 @@ async def test_waiting_client_that_is_gone_takes_no_room() -> None:
         first.cancel()
         client.session.resume_writing()
         await held
-        await second
+        await settle()
+        assert (first.cancelled(), second.done(), waiting.bytes) == (True, True, 0)
 
 
 async def test_client_that_takes_all_at_once_leaves_its_room_to_the_next() -> None:

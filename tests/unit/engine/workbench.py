@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from ropewalk.adapters.apps.authenticators import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel
@@ -156,7 +156,7 @@ class Workbench:
             keeps_ephemeral=keeps_ephemeral,
         )
 
-    async def __aenter__(self) -> "Workbench":
+    async def __aenter__(self) -> Self:
         await self.node.start()
         return self
 

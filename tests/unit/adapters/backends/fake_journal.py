@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.journal import Recovered, Row
+from tests.waiting import settle
 
 
 class FakeJournal:
@@ -51,9 +52,3 @@ class FakeJournal:
     def recovered(self) -> Recovered:
         """As after a kill at this moment."""
         return Recovered(rows=self.rows, newest=max((row.timestamp for row in self.rows), default=0.0))
-
-
-async def settle() -> None:
-    """Lets all tasks run until they wait."""
-    for _ in range(20):
-        await asyncio.sleep(0)

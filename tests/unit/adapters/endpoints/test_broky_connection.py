@@ -34,6 +34,7 @@ from ropewalk.protocol.proxies import Peer, TrustedProxies
 from ropewalk.protocol.publications import PublicationLimits
 from ropewalk.testing.clock import ManualClock
 from tests.unit.adapters.endpoints.wire import Wire
+from tests.unit.adapters.loop_time import pass_time
 
 
 class Socket:
@@ -354,12 +355,6 @@ async def test_draining_server_sends_an_error_to_a_waiting_producer() -> None:
 
 PUSH = pushes(b"ephemeral", [b"x"])
 PING = encode(Ping(1))
-
-
-async def pass_time(clock: ManualClock, seconds: float) -> None:
-    clock.advance(seconds)
-    for _ in range(3):
-        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("begun", [PUSH[:-1], PUSH + PUSH[:2], PING + PING[:5]], ids=["push", "size", "ping"])

@@ -1,6 +1,5 @@
 """How many writes a WebSocket connection makes."""
 
-import asyncio
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from ropewalk.protocol.proxies import Peer, TrustedProxies
 from ropewalk.testing.clock import ManualClock
 from tests.tcp import CONTINUATION, PING, TEXT, client_frame
 from tests.unit.adapters.endpoints.wire import Wire
+from tests.unit.adapters.loop_time import pass_time
 
 REQUEST = (
     b"GET /cable?pi=0 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -135,12 +135,6 @@ class Client:
             buffer[:taken] = data[:taken]
             data = data[taken:]
             self._protocol.buffer_updated(taken)
-
-
-async def pass_time(clock: ManualClock, seconds: float) -> None:
-    clock.advance(seconds)
-    for _ in range(3):
-        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(

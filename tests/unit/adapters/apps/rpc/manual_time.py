@@ -4,11 +4,7 @@ import asyncio
 import heapq
 import itertools
 
-
-async def settle() -> None:
-    """Lets all tasks run until they wait for the clock."""
-    for _ in range(20):
-        await asyncio.sleep(0)
+from tests.waiting import settle
 
 
 class ManualTime:

@@ -14,7 +14,8 @@ from ropewalk.core.stats import Stats
 from ropewalk.model.errors import ApplicationError, Unavailable
 from ropewalk.model.limits import AppLimits
 from ropewalk.model.refusals import Refusal
-from tests.unit.adapters.apps.rpc.manual_time import ManualTime, settle
+from tests.unit.adapters.apps.rpc.manual_time import ManualTime
+from tests.waiting import settle
 
 
 class Rig:

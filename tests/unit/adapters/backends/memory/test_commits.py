@@ -17,7 +17,8 @@ from ropewalk.model.messages import Deliverable, Position, Publication, Receipt,
 from ropewalk.model.rules import StreamRules
 from ropewalk.ports import Journal
 from ropewalk.testing.clock import ManualClock
-from tests.unit.adapters.backends.fake_journal import FakeJournal, settle
+from tests.unit.adapters.backends.fake_journal import FakeJournal
+from tests.waiting import settle
 
 Task = asyncio.Task[list[Receipt]]
 
