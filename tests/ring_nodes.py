@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.adapters.backends.memory.store import StoreOptions
+from ropewalk.adapters.backends.ring.access import RingWorkerBackend, worker_name
 from ropewalk.adapters.backends.ring.backend import RingBackend
 from ropewalk.adapters.backends.ring.calls import process_name
 from ropewalk.adapters.backends.ring.links import NodeDialler
 from ropewalk.adapters.backends.ring.port import RingPort
-from ropewalk.adapters.backends.ring.worker import RingWorkerBackend, worker_name
 from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.adapters.backends.workers.wire import BusConnection

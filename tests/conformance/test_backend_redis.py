@@ -11,7 +11,7 @@ from redis.asyncio.connection import AbstractConnection
 
 from ropewalk.adapters.backends.redis import SWEPT_AT_ONCE, RedisBackend, RedisOptions, subscriber, topology
 from ropewalk.adapters.backends.redis.links import RedisLink, RedisLinks
-from ropewalk.adapters.backends.redis.presence import EXPIRED_AT_ONCE
+from ropewalk.adapters.backends.redis.sessions import EXPIRED_AT_ONCE
 from ropewalk.connections.redis import RedisAddress, connection_to, open_redis
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered, Unavailable

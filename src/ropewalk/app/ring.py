@@ -28,10 +28,10 @@ from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.ring import RingNews
 
 if TYPE_CHECKING:
+    from ropewalk.adapters.backends.ring.access import RingWorkerBackend
     from ropewalk.adapters.backends.ring.backend import RingBackend
     from ropewalk.adapters.backends.ring.links import NodeDialler
     from ropewalk.adapters.backends.ring.port import NodeAdmission, RingPort
-    from ropewalk.adapters.backends.ring.worker import RingWorkerBackend
     from ropewalk.adapters.backends.workers.server import StoreServer
     from ropewalk.adapters.backends.workers.store import SharedStore
 

@@ -24,7 +24,7 @@ from ropewalk.app.process_end import StopSignals
 from ropewalk.app.process_role import ALONE, ProcessKind, Role
 from ropewalk.app.settings import Settings, has_application, preset_choices, startup_warnings
 from ropewalk.app.takeover import ServerLock
-from ropewalk.engine.node_wide import NodeWideInspector, reports_of_workers
+from ropewalk.engine.inspection import NodeWideInspector, reports_of_workers
 from ropewalk.model.errors import UserMistake
 from ropewalk.ports import Inspector
 

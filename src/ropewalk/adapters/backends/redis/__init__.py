@@ -17,9 +17,8 @@ from redis.exceptions import RedisError
 from ropewalk.adapters.backends.redis.appends import RetentionLimits
 from ropewalk.adapters.backends.redis.feed import RedisFeed
 from ropewalk.adapters.backends.redis.links import RedisLink
-from ropewalk.adapters.backends.redis.presence import RedisPresence
 from ropewalk.adapters.backends.redis.queue import RedisQueue
-from ropewalk.adapters.backends.redis.sessions import RedisSessions, lease_keys
+from ropewalk.adapters.backends.redis.sessions import RedisPresence, RedisSessions, lease_keys
 from ropewalk.adapters.backends.redis.shard import ScriptContext, Shard
 from ropewalk.adapters.backends.redis.store import Store
 from ropewalk.adapters.backends.redis.streams import RedisStreams

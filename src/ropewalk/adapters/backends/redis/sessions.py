@@ -1,4 +1,5 @@
-"""Sessions in Redis, and the leases of the nodes they live on. All sessions are in one shard; each call is one script."""
+"""Sessions and presence members in Redis, and the leases of the nodes they live on. Each call is one script. All sessions are
+in one shard. The members of a stream are in the shard of the stream, so that a change and its message are one script."""
 
 import asyncio
 import logging
@@ -9,10 +10,13 @@ from zlib import crc32
 
 from msgspec.msgpack import Decoder, Encoder, encode
 
+from ropewalk.adapters.backends.redis.entries import encode_body
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.adapters.backends.redis.store import Store
+from ropewalk.core.server_publications import presence_publication
 from ropewalk.model.errors import LimitReached
 from ropewalk.model.limits import StoreLimits
+from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Clock
 
@@ -25,9 +29,12 @@ CLOCK_SAMPLES = 5
 WRITTEN, TAKEN, REVOKED, UNKNOWN = -1, 0, 1, 3
 """Results of the scripts for a session, as in `lua/records.lua` and `lua/sessions.lua`."""
 
+EXPIRED_AT_ONCE = 500
+"""Sids per shard and script."""
+
 _KEYS = ("x", "s", "ss", "sg", "sr", "so", "su", "sl", "si", "sd", "nn", "nl")
 _PRESENCE_KEYS = ("ph", "pd", "po", "pw")
-
+_MEMBER_KEYS = ("x", "ps", "pi", "ph", "pd", "po", "pw", "nn", "nl")
 _encode = Encoder().encode
 _decode = Decoder(SessionSnapshot).decode
 
@@ -135,3 +142,76 @@ def _decode_taken(order: bytes) -> SessionTaken:
 def session_taken(sid: str, reason: int) -> SessionTaken:
     stored, reason = reason < UNKNOWN, reason % UNKNOWN
     return SessionTaken(sid, stored=stored) if reason == TAKEN else SessionTaken(sid, True, reason == REVOKED, stored)
+
+
+class RedisPresence:
+    """Implements `ports.PresenceStore` for one node."""
+
+    def __init__(self, store: Store, node: str, max_members: int) -> None:
+        self._store = store
+        self._node = node
+        self._max_members = max_members
+
+    async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
+        joined, left = (presence_publication(PresenceEvent(kind, stream, member)) for kind in ("join", "leave"))
+        answer = await self._ask(
+            self._store.shard_for(stream),
+            "join",
+            self._node,
+            stream,
+            sid,
+            member.id,
+            member.info,
+            encode_body(joined),
+            len(joined.payload),
+            encode_body(left),
+            len(left.payload),
+            self._max_members,
+        )
+        if answer is None:
+            raise LimitReached(f"presence of stream {stream!r} is full: {self._max_members} members")
+        return _events(answer)
+
+    async def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
+        return _events(await self._ask(self._store.shard_for(stream), "leave", stream, sid))
+
+    async def detach(self, sid: str, ttl: float) -> None:
+        await self._ask_all("detach", sid, round(ttl * 1000))
+
+    async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
+        held: dict[str, Member] = {}
+        for answer in await self._ask_all("adopt", self._node, old_sid, new_sid):
+            for stream, member_id, info in zip(answer[::3], answer[1::3], answer[2::3], strict=True):
+                held[stream.decode()] = Member(member_id.decode(), info)
+        return held
+
+    async def expire(self) -> list[PresenceEvent]:
+        expired = await asyncio.gather(*(self._expire(shard) for shard in self._store.shards))
+        return [event for events in expired for event in events]
+
+    async def _expire(self, shard: Shard) -> list[PresenceEvent]:
+        while True:
+            due, *events = await self._ask(shard, "expire", EXPIRED_AT_ONCE)
+            if events or due < EXPIRED_AT_ONCE:
+                return _events(events)
+
+    async def members(self, stream: str, after: str, limit: int) -> PresencePage:
+        total, *found = await self._ask(self._store.shard_for(stream), "page", stream, after, limit + 1)
+        members = [Member(member_id.decode(), info) for member_id, info in zip(found[::2], found[1::2], strict=True)]
+        next_id = members[limit - 1].id if len(members) > limit else None
+        return PresencePage(stream, total, tuple(members[:limit]), next_id)
+
+    async def _ask(self, shard: Shard, what: str, *arguments: Any) -> Any:
+        return await shard.ask("presence", [shard.key(name) for name in _MEMBER_KEYS], what, *arguments)
+
+    async def _ask_all(self, what: str, *arguments: Any) -> list[Any]:
+        """A sid may hold members in streams of any shard."""
+        return await asyncio.gather(*(self._ask(shard, what, *arguments) for shard in self._store.shards))
+
+
+def _events(parts: Sequence[bytes]) -> list[PresenceEvent]:
+    kinds, streams, ids, infos = parts[::4], parts[1::4], parts[2::4], parts[3::4]
+    return [
+        PresenceEvent("join" if kind == b"join" else "leave", stream.decode(), Member(member_id.decode(), info))
+        for kind, stream, member_id, info in zip(kinds, streams, ids, infos, strict=True)
+    ]

@@ -1,4 +1,4 @@
-"""Gives a process of a node access to the stores of all nodes of its ring.
+"""Gives a process of a node access to the stores of all nodes of its ring, a worker also to that of its own node.
 
 Invariant: calls for a shard, and subscriptions to its streams, go to its holder according to the ring state here. A node that
 reconnects receives the calls that it missed.
@@ -17,11 +17,11 @@ from ropewalk.adapters.backends.ring.router import HolderCaller, Router, UnsentC
 from ropewalk.adapters.backends.ring.sessions import RingSessions
 from ropewalk.adapters.backends.ring.streams import RingPresence, RingStreams
 from ropewalk.adapters.backends.workers.backend import MAX_ROWS
-from ropewalk.adapters.backends.workers.link import remote
+from ropewalk.adapters.backends.workers.link import AWAY, RETRY_SECONDS, dial_socket, remote
 from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import digest
-from ropewalk.model.errors import Unavailable
+from ropewalk.model.errors import Conflict, Unavailable
 from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.ring import RingNews
 from ropewalk.ports import Clock, Journal
@@ -304,3 +304,77 @@ class RingAccess:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a part of the ring's work failed", exc_info=error)
+
+
+def worker_name(node: str, number: int, run: str) -> str:
+    """The process name of a worker. `run` distinguishes workers with the same number. No node has such a name."""
+    return f"{node}/{run}~{number}"
+
+
+class OwnStoreLink(NodeLink):
+    """To the store process of this node, over its socket."""
+
+    retry_seconds = RETRY_SECONDS
+
+    def __init__(
+        self,
+        node: str,
+        path: str,
+        name: str,
+        receiver: RingReceiver,
+        greet: Callable[[NodeLink], Awaitable[None]],
+        changed: Callable[[NodeLink], None],
+    ) -> None:
+        super().__init__(node, dial_socket(path), name, receiver, greet, changed)
+        self.peer, self.away = "the store", AWAY
+
+
+class RingWorkerBackend(RingAccess):
+    """Implements `ports.Backend`. `path`: of the bus to the store process."""
+
+    def __init__(self, state: RingState, path: str, dialler: NodeDialler, clock: Clock) -> None:
+        receiver = RingReceiver(lambda news: self._learn(state.me, news))
+        self.link = link = OwnStoreLink(state.me, path, dialler.name, receiver, self._greet, self._link_changed)
+        super().__init__(state, link, receiver, dialler, clock)
+        self._links[state.me] = link
+
+    async def start(self) -> None:
+        await self.link.start()
+        self._running = True
+        self._follow()
+        self._spawn(self._compare_periodically())
+
+    async def stop(self) -> None:
+        await self._end_links_and_tasks()
+
+    async def _fetch_news(self, link: NodeLink) -> None:
+        news = await link.again("news_but", digest(self.state.news))
+        if news is not None:
+            self._merge_news(link, news)
+
+    def _merge_news(self, link: NodeLink, news: RingNews) -> None:
+        self._learn(link.node, news)
+
+    def _learn(self, node: str, news: RingNews) -> None:
+        try:
+            if node == self.state.me and news.table.shards != self.state.table.shards:
+                self.state.adopt(news)  # a journal keeps the number that it was made with
+            self.state.merge_news(node, news)
+        except Conflict as conflict:
+            logger.error("a node is of another ring", extra={"node": node, "reason": str(conflict)})
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._running:
+            self._reset_lost_shards(self._reach_members())
+            self._follow_moves()
+            self.router.changed()
+
+    def health(self) -> str:
+        return "" if self.link.connected else AWAY
+
+    async def sweep(self) -> None:
+        """The store processes do it."""
+
+    def reload_rules(self) -> None:
+        """The store process reads them too."""

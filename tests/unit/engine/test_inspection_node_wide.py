@@ -6,8 +6,8 @@ import pytest
 
 from ropewalk.core.quotas import ConnectionQuotas
 from ropewalk.core.worker_reports import WorkerReports
-from ropewalk.engine import node_wide
-from ropewalk.engine.node_wide import NodeWideInspector, reports_of_workers
+from ropewalk.engine import inspection
+from ropewalk.engine.inspection import NodeWideInspector, reports_of_workers
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.limits import Limits
 from ropewalk.model.report import SHUTTING_DOWN, Gauges, NodeReport
@@ -165,7 +165,7 @@ async def test_exchanges_continue_until_cancelled(monkeypatch: pytest.MonkeyPatc
         pass
 
     caplog.set_level(logging.CRITICAL)
-    monkeypatch.setattr(node_wide, "PERIOD", 0)
+    monkeypatch.setattr(inspection, "PERIOD", 0)
     errors: list[BaseException] = [Unavailable("away"), RuntimeError("a mistake"), Enough()]
 
     async def exchange(mine: bytes) -> bytes:
