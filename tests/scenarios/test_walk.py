@@ -25,7 +25,7 @@ from tests.metrics import metrics
 from tests.server import Address, RunningServer, running_server
 
 STREAM = "walk"
-MAX_FILES = {"publish with the journal": 25, "publish with workers": 25, "connect and subscribe": 35}
+MAX_FILES = {"publish with the journal": 25, "publish with workers": 25, "connect and subscribe": 37}
 BOUNDS = ("--public", "--max_conn", "9", "--max_http_conn", "9", "--shutdown_spread", "0")
 OURS = Path(ropewalk.__file__).parent
 

@@ -1,7 +1,7 @@
 """Who listens to a stream in this process: groups of links, and joins in progress."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ropewalk.core.cursor import Cursor
@@ -176,47 +176,44 @@ class Audience:
     it buffers messages until `engine/feed.py` has read the missing ones. `last`: the group that is written after all others.
     """
 
-    __slots__ = ("_full", "_open", "buffers", "cursor", "last", "stream", "waiting")
+    __slots__ = ("_open", "buffers", "cursor", "groups", "last", "stream", "waiting")
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
+        self.groups: list[Group] = []
         self._open: dict[tuple[str, MessageCodec], Group] = {}  # those that listeners join
-        self._full: list[Group] = []
         self.last: Group | None = None
         self.buffers: set[JoinBuffer] = set()
         self.cursor = Cursor()
         self.waiting: Backlog | None = None
 
-    @property
-    def groups(self) -> Collection[Group]:
-        return [*self._full, *self._open.values()] if self._full else self._open.values()
-
     def group(self, identifier: str, codec: MessageCodec, limit: int, on_empty: Callable[[Group], None] | None = None) -> Group:
         """The group for the next listener. `limit`: the number of listeners in one group."""
         key = identifier, codec
         group = self._open.get(key)
-        if group is not None and len(group.writers) >= limit:
-            group.divided = True
-            self._full.append(group)
-            group = None
-        if group is None:
-            group = self._open[key] = self._half_empty(key, limit // 2) or Group(self.stream, identifier, codec, on_empty)
-            group.divided = bool(self._full)
+        if group is None or len(group.writers) >= limit:
+            group = self._open[key] = self._half_empty(key, limit // 2) or self._another(identifier, codec, on_empty)
         return group
 
     def _half_empty(self, key: tuple[str, MessageCodec], limit: int) -> Group | None:
         """A group that was full once and has at most `limit` listeners left."""
-        for index, group in enumerate(self._full):
-            if len(group.writers) <= limit and (group.identifier, group.codec) == key:
-                return self._full.pop(index)
-        return None
+        fitting = (group for group in self.groups if (group.identifier, group.codec) == key and len(group.writers) <= limit)
+        return next(fitting, None)
+
+    def _another(self, identifier: str, codec: MessageCodec, on_empty: Callable[[Group], None] | None) -> Group:
+        another = Group(self.stream, identifier, codec, on_empty)
+        for group in self.groups:
+            if (group.identifier, group.codec) == (identifier, codec):
+                group.divided = another.divided = True
+        self.groups.append(another)
+        return another
 
     def remove(self, group: Group) -> None:
         """Its last listener has left."""
+        if group in self.groups:
+            self.groups.remove(group)
         key = group.identifier, group.codec
         if self._open.get(key) is group:
             del self._open[key]
-        elif group in self._full:
-            self._full.remove(group)
         if self.last is group:
             self.last = None
