@@ -51,7 +51,6 @@ TABLES = (
             Row("the same, published in batches of 50", ("b50",)),
             Row("memory of an idle, subscribed connection, at 10,000", ("c",), None),
             Row("publish to the last of 1,000 subscribers, 50 messages/s", ("d50", "d99"), names=PERCENTILES),
-            Row("publish to the last of 10, beside 5 messages/s to 10,000 others", ("u50", "u99"), "the same alone", PERCENTILES),
             Row("5,000 connections cut; until all are resumed, with all they missed", ("e",), "connecting only"),
             Row("processor time of an HTTP publish to one subscriber", ("q",), "a bare parser on the same loop"),
             Row(
