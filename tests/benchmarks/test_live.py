@@ -10,7 +10,7 @@ from benchmarks.storm import MISSED_BY_ALL
 from ropewalk.model.extras import install_command
 from tests.benchmarks.quick_run import ROOT, assert_bars_are_checked, assert_ratios_are_consistent, details_of, quick_run
 
-LIVE = "fanout,latency,memory,storm,connect,workers,publish"
+LIVE = "fanout,latency,neighbour,memory,storm,connect,workers,publish"
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_quick_run_reports_all_figures_with_their_floor_and_ratio(run: Run) -> None:
-    assert [figure.key for figure in run.figures] == ["a", "b10", "c", "d50", "d99", "e", "q", "s", "wc", "wl", "wr"]
+    assert [figure.key for figure in run.figures] == ["a", "b10", "c", "d50", "d99", "e", "q", "s", "u50", "u99", "wc", "wl", "wr"]
     assert_ratios_are_consistent(run)
     for figure in run.figures:
         assert min(figure.rounds) <= figure.value <= max(figure.rounds)
@@ -30,7 +30,7 @@ def test_quick_run_reports_all_figures_with_their_floor_and_ratio(run: Run) -> N
 
 
 def test_figures_with_a_bar_report_whether_they_hold_it(run: Run) -> None:
-    assert assert_bars_are_checked(run) == ["a", "b10", "c", "q", "s", "wc", "wl"]
+    assert assert_bars_are_checked(run) == ["a", "b10", "c", "q", "s", "u99", "wc", "wl"]
 
 
 def test_all_deliveries_of_the_checked_rounds_are_counted(run: Run) -> None:
