@@ -20,7 +20,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_quick_run_reports_all_figures_with_their_floor_and_ratio(run: Run) -> None:
-    assert [figure.key for figure in run.figures] == ["a", "b10", "c", "d50", "d99", "e", "q", "s", "u50", "u99", "wc", "wl", "wr"]
+    assert [figure.key for figure in run.figures] == [
+        "a",
+        "b10",
+        "c",
+        "d50",
+        "d99",
+        "e",
+        "q",
+        "s",
+        "u50",
+        "u99",
+        "wc",
+        "wl",
+        "wr",
+    ]
     assert_ratios_are_consistent(run)
     for figure in run.figures:
         assert min(figure.rounds) <= figure.value <= max(figure.rounds)

@@ -38,6 +38,9 @@ class QueuedGap(NamedTuple):
     after: Position
 
 
+GroupKey = tuple[str, MessageCodec]
+
+
 class Group:
     """Listeners of one stream who get the same bytes: same identifier, same codec. A large audience has several such groups, so
     that it can be written in slices.
@@ -46,6 +49,8 @@ class Group:
     During a write, `newest` is the position of the last message in it, and `written` that of the last message before it.
     `apart`: the next write separates gaps, messages that may be dropped, and those that exclude a listener. Slow listeners set
     it too. Every write clears it. `expendable` is True while messages are written that may be dropped.
+
+    `size`: bytes of the pending messages.
 
     `registered`: the times of messages that all listeners of the stream have once this group has them, with their numbers.
     """
@@ -62,6 +67,7 @@ class Group:
         "pending",
         "queued",
         "registered",
+        "size",
         "stream",
         "writers",
         "written",
@@ -77,6 +83,7 @@ class Group:
         self.head = codec.head(identifier)
         self.writers: dict[Listener, Write] = {}
         self.pending: list[Deliverable | QueuedGap] = []
+        self.size = 0
         self.queued = False
         self.divided = False
         self.apart = False
@@ -173,16 +180,17 @@ class Audience:
     """The listeners of one stream in this process: groups of links, and joins in progress.
 
     `cursor` is the last position delivered to them. `waiting` is None while the stream is up to date with the feed. Otherwise
-    it buffers messages until `engine/feed.py` has read the missing ones. `last`: the group that is written after all others.
+    it buffers messages until `engine/feed.py` has read the missing ones. `slowest`: the group that is written after all others.
     """
 
-    __slots__ = ("_open", "buffers", "cursor", "groups", "last", "stream", "waiting")
+    __slots__ = ("_full", "_open", "buffers", "cursor", "groups", "slowest", "stream", "waiting")
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
-        self.groups: list[Group] = []
-        self._open: dict[tuple[str, MessageCodec], Group] = {}  # those that listeners join
-        self.last: Group | None = None
+        self.groups: dict[Group, None] = {}
+        self._open: dict[GroupKey, Group] = {}  # those that listeners join
+        self._full: dict[GroupKey, list[Group]] | None = None  # further ones, full or half empty
+        self.slowest: Group | None = None
         self.buffers: set[JoinBuffer] = set()
         self.cursor = Cursor()
         self.waiting: Backlog | None = None
@@ -191,29 +199,41 @@ class Audience:
         """The group for the next listener. `limit`: the number of listeners in one group."""
         key = identifier, codec
         group = self._open.get(key)
-        if group is None or len(group.writers) >= limit:
-            group = self._open[key] = self._half_empty(key, limit // 2) or self._another(identifier, codec, on_empty)
-        return group
-
-    def _half_empty(self, key: tuple[str, MessageCodec], limit: int) -> Group | None:
-        """A group that was full once and has at most `limit` listeners left."""
-        fitting = (group for group in self.groups if (group.identifier, group.codec) == key and len(group.writers) <= limit)
-        return next(fitting, None)
-
-    def _another(self, identifier: str, codec: MessageCodec, on_empty: Callable[[Group], None] | None) -> Group:
-        another = Group(self.stream, identifier, codec, on_empty)
-        for group in self.groups:
-            if (group.identifier, group.codec) == (identifier, codec):
-                group.divided = another.divided = True
-        self.groups.append(another)
+        if group is not None and len(group.writers) < limit:
+            return group
+        another = None if group is None else self._put_aside(key, group, limit // 2)
+        if another is None:
+            another = Group(self.stream, identifier, codec, on_empty)
+            another.newest = another.written = self.cursor.position
+            another.divided = group is not None
+            self.groups[another] = None
+        self._open[key] = another
         return another
+
+    def _put_aside(self, key: GroupKey, group: Group, limit: int) -> Group | None:
+        """The group is full. Returns one with at most `limit` listeners left, if there is one."""
+        group.divided = True
+        if self._full is None:
+            self._full = {}
+        others = self._full.setdefault(key, [])
+        roomy = next((index for index, other in enumerate(others) if len(other.writers) <= limit), None)
+        found = None if roomy is None else others.pop(roomy)
+        others.append(group)
+        return found
 
     def remove(self, group: Group) -> None:
         """Its last listener has left."""
-        if group in self.groups:
-            self.groups.remove(group)
+        self.groups.pop(group, None)
+        if self.slowest is group:
+            self.slowest = None
         key = group.identifier, group.codec
+        others = self._full.get(key) if self._full else None
         if self._open.get(key) is group:
-            del self._open[key]
-        if self.last is group:
-            self.last = None
+            if others:
+                self._open[key] = others.pop()
+            else:
+                del self._open[key]
+        elif others and group in others:
+            others.remove(group)
+        if self._full and not others:
+            self._full.pop(key, None)

@@ -27,6 +27,9 @@ SLICE_SECONDS = 0.002
 MAX_SLICES = 5
 """In one turn, if other work kept the loop that much longer: deliveries get half of the time."""
 
+MAX_PENDING_BYTES = 1024 * 1024
+"""Messages of one group that wait to be written; at least one may."""
+
 BYTES_AS_A_WRITE = 16 * 1024
 """Bytes of a write that take as long as a further small write."""
 
@@ -138,18 +141,21 @@ class Hub:
         groups = audience.groups
         if not groups:
             return
-        apart = bool(message.exclude_socket)
+        apart, size = bool(message.exclude_socket), message.size
         for group in groups:
+            if group.size + size > MAX_PENDING_BYTES:
+                self._flush_group(group)  # publishers are faster than deliveries, and wait for them here
             group.pending.append(message)
+            group.size += size
             if apart:
                 group.apart = True
             if not group.queued:
                 self._queue(group)
-                audience.last = group
-        last = audience.last or group
-        if last.registered is None:
-            last.registered = {}
-        last.registered[message.timestamp] = last.registered.get(message.timestamp, 0) + message.count
+                audience.slowest = group
+        slowest = audience.slowest or group
+        if slowest.registered is None:
+            slowest.registered = {}
+        slowest.registered[message.timestamp] = slowest.registered.get(message.timestamp, 0) + message.count
 
     def keep_order(self, audience: Audience) -> None:
         """Before a message with a partition key: write pending messages of the stream that had one before."""
@@ -168,7 +174,7 @@ class Hub:
             group.apart = True
             if not group.queued:
                 self._queue(group)
-                audience.last = group
+                audience.slowest = group
 
     def _queue(self, group: Group) -> None:
         group.queued = True
@@ -188,19 +194,20 @@ class Hub:
         if self._loop is None:
             return
         self._written, bound = 0, self._bound()
-        for queue in (self._small, self._large):
-            while queue:
-                group = queue.popleft()
-                group.queued = False
-                self._flush_group(group)
-                if self._written >= bound:
-                    break
-        self._encoded = None
-        if self._small or self._large:
-            self._paused_at = self._clock()
-            self._flush_later()
-        else:
+        try:
+            for queue in (self._small, self._large):
+                while queue:
+                    group = queue.popleft()
+                    group.queued = False
+                    self._flush_group(group)
+                    if self._written >= bound:
+                        break
+        finally:
+            self._encoded = None
             self._paused_at = 0.0
+            if self._small or self._large:
+                self._paused_at = self._clock()
+                self._flush_later()
 
     def _bound(self) -> int:
         if not self._paused_at:
@@ -212,7 +219,7 @@ class Hub:
         pending = group.pending
         if not pending:
             return
-        group.pending = []
+        group.pending, group.size = [], 0
         if group.apart:
             group.apart = False
             self._send_apart(group, pending)

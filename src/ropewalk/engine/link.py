@@ -197,7 +197,7 @@ class Link:
             self._waiting = None
 
     def send(self, frame: bytes) -> None:
-        """Send a reply, after the pending deliveries."""
+        """Send a reply, after what is in the outbox."""
         if not self.open or not frame:
             return
         if self._outbox is None:

@@ -36,7 +36,7 @@ class SessionNode(Protocol[S]):
     def spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]: ...
 
     def begin(self, work: Callable[[], Coroutine[object, None, None]]) -> None:
-        """In the next turn of the event loop."""
+        """In one of the next turns of the event loop, after sessions that began earlier."""
 
     async def handle(self, session: S, command: Command) -> bool:
         """True if it was granted."""

@@ -11,8 +11,8 @@ from ropewalk.core.stats import Histogram
 logger = logging.getLogger("ropewalk.engine")
 
 BETWEEN_SAMPLES = 0.1
-STARTED_IN_A_TURN = 16
-"""Commands of as many sessions: about 3 ms if all of them subscribe with history."""
+STARTED_IN_A_TURN = 32
+"""Commands of as many sessions: some 4 ms if all of them subscribe with history."""
 
 
 class Tasks:
@@ -55,11 +55,16 @@ class Tasks:
 
     def _start_some(self) -> None:
         waiting = self._soon
-        for _ in range(min(STARTED_IN_A_TURN, len(waiting))):
-            self.start(waiting[0]())
-            waiting.popleft()
-        if waiting and self._loop is not None:
-            self._loop.call_soon(self._start_some)
+        begun = 0
+        try:
+            while begun < min(STARTED_IN_A_TURN, len(waiting)):
+                begun += 1
+                self.start(waiting[begun - 1]())
+        finally:
+            for _ in range(begun):
+                waiting.popleft()
+            if waiting and self._loop is not None:
+                self._loop.call_soon(self._start_some)
 
     async def watch_turns(self, observed: Histogram) -> None:
         """Observe how late a timer is: so long was the event loop held by something else."""

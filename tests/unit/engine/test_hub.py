@@ -4,10 +4,12 @@ import asyncio
 import re
 from collections.abc import Sequence
 
+import pytest
+
 from ropewalk.core.stats import Stats
 from ropewalk.engine.audience import Backlog, Group
-from ropewalk.engine.hub import Hub
-from ropewalk.model.history import MESSAGE_OVERHEAD_BYTES, Gap
+from ropewalk.engine.hub import MAX_PENDING_BYTES, Hub
+from ropewalk.model.history import MESSAGE_OVERHEAD_BYTES, Gap, GapReason
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, TransientRun
 from ropewalk.protocol.broky.codec import MAX_RUN_BYTES
 from ropewalk.protocol.broky.codec import MESSAGES as BROKY
@@ -295,3 +297,46 @@ async def test_audience_ends_with_its_last_listener() -> None:
     assert [offsets_in(listener) for _, listener in joined] == [[1]] * 25
     await _turn()
     assert hub.streams() == 0
+
+
+async def test_publishers_that_are_faster_than_deliveries_wait() -> None:
+    hub, listeners = Hub(Stats(), lambda: 2.0, slice_writes=10), [Listener() for _ in range(40)]
+    for listener in listeners:
+        hub.join("s", "", CABLE, listener)
+    large = b'"%b"' % (b"x" * 400_000)
+    for offset in range(1, 30):
+        hub.deliver(hub.audiences["s"], registered(offset, large))
+        for group in hub.audiences["s"].groups:
+            assert group.size == sum(each.size for each in group.pending if isinstance(each, Registered)) <= MAX_PENDING_BYTES
+    assert {len(listener.written) for listener in listeners} == {14}
+    assert {offsets_in(listener)[-1] for listener in listeners} == {28}
+    hub.deliver(hub.audiences["s"], registered(30, b'"%b"' % (b"x" * MAX_PENDING_BYTES)))
+    for _ in range(10):
+        await _turn()
+    assert [offsets_in(listener) for listener in listeners] == [[*range(1, 31)]] * 40
+
+
+async def test_a_new_group_begins_at_the_position_that_was_delivered() -> None:
+    """What is dropped for a slow listener begins there."""
+    hub = Hub(Stats(), lambda: 2.0, slice_writes=1)
+    hub.join("s", "", CABLE, Listener())
+    hub.audiences["s"].cursor.move("e", 7)
+    group = hub.join("s", "", CABLE, Listener())
+    assert group.written == group.newest == Position("e", 7)
+
+
+async def test_group_that_fails_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    class FailingGap(FailingCodec):
+        def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
+            raise ValueError
+
+    hub, listener = Hub(Stats(), lambda: 2.0), Listener()
+    hub.join("s", "", FailingGap(), Listener())
+    hub.join("t", "", CABLE, listener)
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    hub.send_gap(hub.audiences["s"], Gap("s", GapReason.TRIMMED, "e", 2, 1), Position("e", 0))
+    hub.deliver(hub.audiences["t"], registered(1))
+    await _turn()
+    await _turn()
+    assert (len(errors), len(listener.written)) == (1, 1)

@@ -134,14 +134,14 @@ async def test_work_of_many_is_started_over_several_turns_in_order() -> None:
             tasks.start_soon(partial(work, 100))
         started.append(number)
 
-    for number in range(40):
+    for number in range(80):
         tasks.start_soon(partial(work, number))
     counts = []
     for _ in range(3):
         await asyncio.sleep(0)
         counts.append(len(started))
-    assert counts == [16, 32, 41]
-    assert started == [*range(40), 100]
+    assert counts == [32, 64, 81]
+    assert started == [*range(80), 100]
     tasks.start_soon(partial(work, 200))
     await asyncio.sleep(0)
     assert started[-1] == 200

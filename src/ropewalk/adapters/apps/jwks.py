@@ -107,6 +107,8 @@ class IssuerKeys:
                 extra={"reason": str(error)},
             )
             self._failed = True
+        except Exception:
+            logger.exception("the keys of --jwks_url cannot be read")
         else:
             self._fetched_at = self._clock()
             if self._failed:

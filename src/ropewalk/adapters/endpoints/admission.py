@@ -77,6 +77,7 @@ class ConnectionAdmission:
         self._websockets = websockets
         self._http = http
         self._unknown: dict[UndetectedConnection, None] = {}
+        self._waiting: dict[UndetectedConnection, None] = {}
         self._events = 0
 
     # --- how many there may be ----------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class ConnectionAdmission:
         return self._http() - self._events
 
     def connections(self) -> int:
-        return len(self._unknown) + self._websockets() + self._http()
+        return len(self._unknown) + len(self._waiting) + self._websockets() + self._http()
 
     # --- who may come in ----------------------------------------------------------------------------------------------
 
@@ -127,8 +128,14 @@ class ConnectionAdmission:
             del self._unknown[oldest]
             oldest.drop()
 
+    def waits(self, newcomer: UndetectedConnection) -> None:
+        """Its request is complete and waits for its turn. It is not dropped."""
+        self._unknown.pop(newcomer, None)
+        self._waiting[newcomer] = None
+
     def left(self, newcomer: UndetectedConnection) -> None:
         self._unknown.pop(newcomer, None)
+        self._waiting.pop(newcomer, None)
 
     def is_crowded(self, unproven: int) -> bool:
         """Whether the oldest of so many unproven connections to the ring's port must make room."""

@@ -365,14 +365,20 @@ class ProtocolDetector(asyncio.Protocol):
         """A handshake opens a session, so thousands at once would hold the event loop."""
         assert self._transport is not None
         self._matched = True
-        self._shared_port.head_timeouts.end(self)  # the head is complete
+        self._shared_port.head_timeouts.end(self)
+        self._shared_port.admission.waits(self)
         self._transport.pause_reading()
         self._shared_port.handshakes.put(partial(self._take_turn, protocol))
 
     def _take_turn(self, protocol: PortProtocol) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-            self._hand_over(protocol)
+            transport = self._transport
+            transport.resume_reading()
+            try:
+                self._hand_over(protocol)
+            except BaseException:
+                transport.abort()
+                raise
 
     def _hand_over(self, protocol: PortProtocol) -> None:
         assert self._transport is not None

@@ -62,6 +62,21 @@ async def test_oldest_undecided_connection_is_dropped_beyond_the_limit() -> None
     assert admission.connections() == MAX_UNIDENTIFIED
 
 
+async def test_connection_whose_request_waits_for_its_turn_is_counted_and_not_dropped() -> None:
+    admission = OpenConnections().admission(ConnectionLimits())
+    waiting = [UndecidedConnection() for _ in range(3)]
+    for connection in waiting:
+        admission.arrived(connection)
+        admission.waits(connection)
+    for _ in range(MAX_UNIDENTIFIED + 1):
+        admission.arrived(UndecidedConnection())
+    assert not any(connection.dropped for connection in waiting)
+    assert admission.connections() == MAX_UNIDENTIFIED + 3
+    for connection in waiting:
+        admission.left(connection)
+    assert admission.connections() == MAX_UNIDENTIFIED
+
+
 async def test_undecided_connections_are_dropped_when_descriptors_run_out() -> None:
     open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(descriptors=10))

@@ -13,9 +13,7 @@ class CallKind(Enum):
     """How a call is answered."""
 
     NOW = auto()  # in the same step
-    READ = (
-        auto()
-    )  # history: one after another, when the process has received the previous answer. `NOW`, unless an archive is read
+    READ = auto()  # of history: one at a time for a process, and only while it has read the last answer
     APPEND = auto()  # `NOW`, unless a journal is written first
     TASK = auto()  # in a task of its own
 

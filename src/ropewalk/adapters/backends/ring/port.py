@@ -148,7 +148,11 @@ class RingPort:
             return
         greeting.send(WELCOME)
         transport, ahead = greeting.detach()
-        NodeConnection(self._accept()).begin(transport, ahead)
+        try:
+            NodeConnection(self._accept()).begin(transport, ahead)
+        except BaseException:
+            transport.abort()
+            raise
 
 
 def _refusal(challenge: bytes, reason: str) -> bytes:
