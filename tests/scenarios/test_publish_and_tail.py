@@ -47,8 +47,10 @@ async def test_publish_prints_the_position(server: RunningServer) -> None:
 async def test_publish_accepts_plain_text_and_standard_input(server: RunningServer) -> None:
     run_ropewalk("publish", "cli/text", "hello there", "--url", server.url)
     run_ropewalk("publish", "cli/text", "-", "--url", server.url, text="from a pipe\n")
-    lines = tail_with_past(server, "cli/text", "--from", "1", "--count", "2", "--json")
-    assert [json.loads(line)["data"] for line in lines] == ["hello there", "from a pipe"]
+    like_json = run_ropewalk("publish", "cli/text", '{"a":', "--url", server.url)
+    assert like_json.stderr.startswith("the message looks like JSON and is not (")
+    lines = tail_with_past(server, "cli/text", "--from", "1", "--count", "3", "--json")
+    assert [json.loads(line)["data"] for line in lines] == ["hello there", "from a pipe", '{"a":']
 
 
 def test_publish_of_bytes_that_are_not_text_is_a_mistake_and_publishes_nothing(server: RunningServer) -> None:

@@ -119,7 +119,7 @@ def build_port(settings: Settings, backend: "RingBackend", admission: "NodeAdmis
 def bind_port(settings: Settings, role: Role) -> list[socket.socket]:
     """Raises UserMistake."""
     host = role.host or settings.server.host
-    return [listening.sock for listening in bound_sockets(host, ring_port(settings), reuse_port=False)]
+    return [listening.sock for listening in bound_sockets(host, ring_port(settings), reuse_port=False, flag="ring_port")]
 
 
 def build_session_log(backend: "RingBackend", journal: StoredJournal | None) -> SessionLog:

@@ -23,6 +23,7 @@ from ropewalk.app.keys import tls_context
 from ropewalk.app.process_end import StopSignals
 from ropewalk.app.process_role import ALONE, ProcessKind, Role
 from ropewalk.app.settings import Settings, has_application, preset_choices, startup_warnings
+from ropewalk.app.settings.sections import LimitSettings
 from ropewalk.app.takeover import ServerLock
 from ropewalk.engine.inspection import NodeWideInspector, reports_of_workers
 from ropewalk.model.errors import UserMistake
@@ -154,7 +155,7 @@ class Server:
         self.addresses = listening_urls(sockets, bool(server.ssl_cert), server.host, server.tcp_port)
         if server.tcp_port:
             shares = server.takeover or role.kind is ProcessKind.WORKER
-            sockets += bound_sockets(server.host, server.tcp_port, reuse_port=shares)
+            sockets += bound_sockets(server.host, server.tcp_port, shares, "tcp_port")
         return sockets
 
     def _announce(self) -> None:
@@ -296,7 +297,7 @@ def room_for_connections(settings: Settings) -> tuple[int, int]:
     wanted = own + limits.max_conn + limits.max_http_conn + HTTP_RESERVE + MAX_UNIDENTIFIED
     allowed = _raise_limit(wanted if limits.max_conn and limits.max_http_conn else None)
     room = max(MIN_CONNECTIONS, allowed - own)
-    if limits.max_conn and room < limits.max_conn:
+    if limits.max_conn not in (0, LimitSettings().max_conn) and room < limits.max_conn:
         logger.warning(
             "the limit of open files permits fewer connections than --max_conn; raise it (LimitNOFILE=, ulimit -n)",
             extra={"open_files": allowed, "connections": room, "max_conn": limits.max_conn},

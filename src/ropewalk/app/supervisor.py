@@ -254,7 +254,7 @@ def _listening(settings: Settings) -> Iterator[list[Listening]]:
         for each in sockets:
             closing.enter_context(_kept(each))
         if server.tcp_port and not server.takeover:  # the former server has it until it ends
-            for each in reserved_sockets(server.host, server.tcp_port):
+            for each in reserved_sockets(server.host, server.tcp_port, "tcp_port"):
                 closing.enter_context(_kept(each))
         yield sockets
 

@@ -112,7 +112,9 @@ def _json_or_text(text: str) -> Raw | str:
         raise UserMistake(f"a message is {TOO_DEEP}, which the server refuses")
     try:
         msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except msgspec.DecodeError as error:
+        if text.lstrip().startswith(("{", "[")):
+            print(f"the message looks like JSON and is not ({error}); it is sent as text", file=sys.stderr)
         return text.rstrip("\r\n")
     return Raw(text.strip())
 

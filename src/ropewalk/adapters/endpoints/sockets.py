@@ -4,6 +4,7 @@ They listen at once: connections that arrive before the server accepts wait in t
 """
 
 import contextlib
+import errno
 import os
 import socket
 import stat
@@ -101,17 +102,26 @@ def _inherited(number: int) -> Listening:
     return Listening(sock, inherited=True)
 
 
-def bound_sockets(host: str, port: int, reuse_port: bool) -> list[Listening]:
-    """Raises UserMistake where nothing can listen. `reuse_port`: beside another process that listens there already."""
+def bound_sockets(host: str, port: int, reuse_port: bool, flag: str = "port") -> list[Listening]:
+    """Raises UserMistake where nothing can listen. `reuse_port`: beside another process that listens there already. `flag`: the
+    setting of this port."""
     try:
         if host.startswith(UNIX_PREFIX):
             return [_unix(host.removeprefix(UNIX_PREFIX), reuse_port)]
         return _tcp(host, port, reuse_port)
     except OSError as error:
-        raise UserMistake(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise UserMistake(_why_not(host, port, error, flag)) from None
 
 
-def reserved_sockets(host: str, port: int) -> list[Listening]:
+def _why_not(host: str, port: int, error: OSError, flag: str) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"cannot listen on {host}:{port}: another program does. Stop it, or choose another port with --{flag}"
+    if error.errno == errno.EACCES:
+        return f"cannot listen on {host}:{port}: ports below 1024 need a privilege. Choose another port with --{flag}"
+    return f"cannot listen on {host}:{port}: {error.strerror or error}"
+
+
+def reserved_sockets(host: str, port: int, flag: str = "port") -> list[Listening]:
     """Sockets that reserve the port but do not listen: workers listen on it, each with its own socket. Raises UserMistake, also
     if another process listens on the port or has reserved it."""
     try:
@@ -121,7 +131,7 @@ def reserved_sockets(host: str, port: int) -> list[Listening]:
                 probe.close()
         reserved = _tcp(host, port, reuse_port=True, listen=False)
     except OSError as error:
-        raise UserMistake(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise UserMistake(_why_not(host, port, error, flag)) from None
     if sys.platform != "linux":
         return reserved
     try:
