@@ -1,7 +1,8 @@
 // Drives the client that the server serves as /ropewalk.js: any number of named clients and subscriptions in one process.
 
-import { connect } from '../../src/ropewalk/javascript/ropewalk.js'
-import { cuts, execute, report, reportingSocket } from './conversation.js'
+import { connect } from '@ropewalk/client'
+import WebSocket from 'ws'
+import { cuts, execute, report } from './conversation.js'
 
 const clients = new Map()
 const subscriptions = new Map()
@@ -11,10 +12,8 @@ const clientOf = ({ client }) => clients.get(client)
 const of = ({ client, channel }) => subscriptions.get(`${client}/${channel}`)
 
 // The sockets of a client, which a test can cut, or block as a proxy does.
-function sockets(client, state) {
-  const Reporting = reportingSocket(client)
-
-  return class extends Reporting {
+function sockets(state) {
+  return class extends WebSocket {
     constructor(url, protocols) {
       super(state.blocked ? 'ws://127.0.0.1:1/' : url, protocols)
       this.on('error', () => {})
@@ -67,7 +66,7 @@ execute({
   open({ client, url, tokens, blocked = false, options = {} }) {
     const state = { blocked, asked: 0 }
     const token = tokens && (() => tokens[Math.min(state.asked++, tokens.length - 1)])
-    const made = connect(url, { token, minDelay: 20, maxDelay: 200, WebSocket: sockets(client, state), ...options })
+    const made = connect(url, { token, minDelay: 20, maxDelay: 200, WebSocket: sockets(state), ...options })
 
     made.state_of_test = state
     clients.set(client, made)

@@ -1,70 +1,41 @@
-// The client of Ropewalk for browsers and Node: streams with positions, gaps, presence and channels over one WebSocket.
+// The client of Ropewalk for browsers and Node. How to use it: docs/how-to/javascript.md
 // The rule it keeps: a subscription yields each position once and in order, and a gap wherever messages are missing.
-// How to use it: docs/how-to/javascript.md
 
-/**
- * @typedef {{ epoch: string, offset: number }} Position
- *
- * @typedef {"live" | "start" | { last: number } | { since: Date | number } | Position | { positions: Record<string, Position> }} From
- *   `since`: a date, or milliseconds as of `Date.now()`. `positions`: by stream, for channels.
- *
- * @typedef {object} Gap Messages that will not be delivered.
- * @property {string} reason
- * @property {string} stream
- * @property {Position} [known] the position before the gap
- * @property {Position} [position] the position after the gap; absent if the server gave none
- * @property {number} [tip] the newest offset
- * @property {number} [missed] how many messages, if known
- *
- * @typedef {{ state: "connecting" | "online" | "waiting" | "offline" | "closed", sid: string, transport: "websocket" | "events",
- *   restored?: boolean, delay?: number, reason?: string }} ClientStatus
- * @typedef {{ state: "pending" | "replaying" | "live" | "paused" | "closed", restored?: boolean }} SubscriptionStatus
- * @typedef {{ id: string, info: any }} Member
- * @typedef {{ type: "join" | "leave", id: string, info?: any } | { type: "sync", members: Member[] }} PresenceEvent
- * @typedef {{ data: any, type?: string, from?: string | null }} Transient
- *
- * @typedef {object} ConnectOptions
- * @property {string | (() => string | Promise<string>)} [token] a function is called for each connection
- * @property {string} [tokenParam] the server's `--jwt_param` ("jid")
- * @property {string | false} [events] the path for server-sent events ("/events"), false: never use them
- * @property {number} [pingInterval] seconds between two pings of the server (3)
- * @property {number} [minDelay] the first reconnect delay in milliseconds (500), which doubles
- * @property {number} [maxDelay] its maximum (15,000)
- * @property {{ new (url: string, protocols: string[]): any }} [WebSocket] for Node 20
- * @property {typeof fetch} [fetch]
- *
- * @typedef {object} SubscribeOptions
- * @property {From} [from] where it begins ("live")
- * @property {Pick<Storage, "getItem" | "setItem">} [resume] keeps the position, for example over a page reload
- * @property {number} [queue] how many items wait for a slow `for await` loop before the subscription pauses (1000)
- */
-
+/** @typedef {{ epoch: string, offset: number }} Position */
+/** @typedef {Record<string, Position>} Positions by stream */
+/** @typedef {"live" | "start" | { last: number } | { since: Date | number } | Position | { positions: Positions }} From */
 /** @template T @typedef {{ data: T, stream: string, position: Position, replayed: boolean, type?: string, gap?: undefined }} Message */
-/** @typedef {{ gap: Gap, data?: undefined, stream: string, position?: Position, replayed: boolean, type?: undefined }} GapItem */
+/** @typedef {{ reason: string, stream: string, known?: Position, position?: Position, tip?: number, missed?: number }} Gap */
+/** @typedef {{ data?: undefined, stream: string, position?: Position, replayed: boolean, type?: undefined, gap: Gap }} GapItem */
+/** @typedef {{ data: any, type?: string, from?: string | null }} Transient */
+/** @typedef {{ id: string, info: any }} Member */
+/** @typedef {{ type: "join" | "leave", id: string, info?: any } | { type: "sync", members: Member[] }} PresenceEvent */
+/** @typedef {"connecting" | "online" | "waiting" | "offline" | "closed"} ClientState */
+/** @typedef {{ state: ClientState, sid: string, transport: string, restored?: boolean, delay?: number, reason?: string }} ClientStatus */
+/** @typedef {"pending" | "replaying" | "live" | "paused" | "closed"} SubscriptionState */
+/** @typedef {{ state: SubscriptionState, restored?: boolean }} SubscriptionStatus */
+/** @typedef {{ from?: From, resume?: Pick<Storage, "getItem" | "setItem">, queue?: number }} SubscribeOptions */
+/** @typedef {{ token?: string | (() => string | Promise<string>), tokenParam?: string, events?: string | false,
+ *   pingInterval?: number, minDelay?: number, maxDelay?: number,
+ *   WebSocket?: { new (url: string, protocols: string[]): any } }} ConnectOptions */
 
-const PROTOCOL = "actioncable-v1-ext-json";
 const ANSWER_TIMEOUT = 10_000;
-const MAX_PAUSE = 300_000; // the longest reconnect delay that a server may request
-const MAX_CLOCK_SKEW = 5; // seconds, before the first ping
-const EVENTS_TIME = 120_000; // after this time on server-sent events, the WebSocket is tried again
-const SUBPROTOCOL_TOKEN = /^[\w!#$%&'*+.^`|~-]+$/;
+const MAX_PAUSE = 300_000; // of a reconnect, as a server requests it
+const EVENTS_TIME = 120_000; // on server-sent events, until the WebSocket is tried again
 
-/** `code`: what failed; see the table in the documentation. */
 export class RopewalkError extends Error {
-  /** @param {string} code @param {string} [message] */
-  constructor(code, message = code) {
+  constructor(code = "", message = code) {
     super(message);
     this.name = "RopewalkError";
     this.code = code;
   }
 }
 
-/** @param {unknown} error */
-const report = (error) => (globalThis.reportError ?? console.error)(error);
+const report = (/** @type {unknown} */ error) => (globalThis.reportError ?? console.error)(error);
 
-/** A rejection that nobody awaits is not an error of the program.
- * @template T @param {Promise<T>} promise */
-function quiet(promise) {
+/** Nobody needs to await it. @template T @param {() => Promise<T>} act */
+function quiet(act) {
+  const promise = act();
   promise.catch(() => {});
   return promise;
 }
@@ -76,20 +47,21 @@ class Emitter {
 
   /**
    * Returns a function that removes the handler.
-   * @template {keyof Types & string} K
-   * @param {K} type @param {(detail: Types[K]) => any} handler @returns {() => void}
+   * @template {keyof Types & string} K @param {K} type @param {(detail: Types[K]) => any} handler @returns {() => void}
    */
   on(type, handler) {
     const handlers = this.#handlers.get(type) ?? new Set();
-    const own = (/** @type {Types[K]} */ detail) => handler(detail);
+    const own = (/** @type {any} */ detail) => handler(detail);
     this.#handlers.set(type, handlers.add(own));
+    this._listened(type);
     return () => void handlers.delete(own);
   }
 
-  /**
-   * Returns whether there was a handler. Their errors are reported and stop nothing.
-   * @internal @template {keyof Types & string} K @param {K} type @param {Types[K]} detail
-   */
+  /** @internal */
+  _listened(_type = "") {}
+
+  /** Returns whether there was a handler.
+   * @internal @template {keyof Types & string} K @param {K} type @param {Types[K]} detail */
   _emit(type, detail) {
     const handlers = this.#handlers.get(type);
     for (const handler of handlers ?? []) {
@@ -103,29 +75,32 @@ class Emitter {
   }
 }
 
-/** What one subscription has received, what to request, and what it yields. No I/O. */
+/** What a subscription has received, what to request, and what it yields. @internal */
 export class Track {
-  /** @type {Map<string, Position>} */
-  positions = new Map();
-  asked = false; // a history request is not answered yet
-  wantsMore = false; // the last answer was bounded: request the rest
+  asked = false; // for history, without an answer
+  wantsMore = false; // the last answer was bounded
+  positions = /** @type {Map<string, Position>} */ (new Map());
   #tips = /** @type {Map<string, Position>} */ (new Map()); // live delivery began here, in this answer
-  #held = /** @type {any[]} */ ([]); // live messages above an answer that is not complete
-  #gone = new Set(); // streams unknown to the server on this connection, which was reported
+  #held = /** @type {any[]} */ ([]); // live messages above an answer
+  #gone = new Set(); // streams unknown to the server, which was reported
 
   /** @param {(item: Message<any> | GapItem) => void} emit */
   constructor(emit) {
     this.emit = emit;
   }
 
-  /** The history request to send now. `since`: for streams without a position. @param {number} [since] */
+  /** @param {number} [since] for streams without a position */
   request(since) {
     this.asked = true;
     this.wantsMore = false;
-    return { since, streams: Object.fromEntries([...this.positions].filter(([name, known]) => !same(this.#tips.get(name), known))) };
+    const wanted = [...this.positions].filter(([stream, { epoch, offset }]) => {
+      const tip = this.#tips.get(stream);
+      return tip?.epoch !== epoch || tip.offset !== offset;
+    });
+    return { since, streams: Object.fromEntries(wanted) };
   }
 
-  /** The connection is lost, and answers with it. The next replay contains the held messages. */
+  /** The connection is lost. The next replay contains the held messages. */
   lost() {
     this.asked = this.wantsMore = false;
     this.#held = [];
@@ -133,121 +108,117 @@ export class Track {
     this.#gone.clear();
   }
 
-  /** Live delivery begins at these tips: the positions of streams without messages. @param {Record<string, any>} streams */
+  /** Live delivery begins at these tips. @param {Record<string, any>} [streams] */
   began(streams = {}) {
-    for (const [name, { epoch, tip }] of Object.entries(streams)) {
-      if (!this.positions.has(name)) this.positions.set(name, { epoch, offset: tip });
+    for (const [stream, { epoch, tip }] of Object.entries(streams)) {
+      if (!this.positions.has(stream)) this.positions.set(stream, { epoch, offset: tip });
     }
   }
 
-  /** @param {any} frame a message with a position */
+  /** A message with a position. @param {any} frame */
   accept(frame) {
     if (this.#overtakes(frame)) this.#held.push(frame);
     else this.#advance(frame);
   }
 
-  /** An answer is complete. @param {Record<string, any>} [streams] */
-  confirmed(streams) {
+  /** An answer is complete. */
+  confirmed() {
     this.asked = false;
     if (!this.wantsMore) this.#release();
-    this.began(streams);
-  }
-
-  /** @param {{ reason?: string, streams?: Record<string, any> }} rejection */
-  rejected({ reason = "unknown", streams = {} }) {
-    const gaps = Object.entries(streams);
-    const unclaimed = reason === "unclaimed";
-    if (reason === "dropped" || (unclaimed && !this.asked)) {
-      // Not an answer: the server continues with its newest messages.
-      for (const [name, gap] of gaps) this.#gap(name, gap.reason);
-    } else if (!gaps.length) {
-      this.#forgetPositions(reason);
-    } else {
-      for (const [name, gap] of gaps) if (unclaimed || gap.reason === "partial") this.#noteTip(name, gap);
-      // If unclaimed, our request and this message crossed: the answer follows our position.
-      if (!unclaimed) for (const [name, gap] of gaps) if (!this.#isKnown(name, gap)) this.#missing(name, gap);
-    }
-  }
-
-  /** @param {string} name @param {any} gap */
-  #noteTip(name, gap) {
-    if (gap.epoch && this.#tips.get(name)?.epoch !== gap.epoch) this.#tips.set(name, { epoch: gap.epoch, offset: gap.tip });
-  }
-
-  /** Whether nothing is missing: it was received meanwhile, or the loss was reported and the new epoch is complete.
-   * @param {string} name @param {any} gap */
-  #isKnown(name, { reason, epoch, oldest }) {
-    if (reason === "epoch_changed" && epoch && oldest === 1 && this.#gone.delete(name)) {
-      this.positions.set(name, { epoch, offset: 0 });
-      return true;
-    }
-    const known = this.positions.get(name);
-    return reason === "trimmed" && !!known && known.epoch === epoch && known.offset >= oldest - 1;
-  }
-
-  /** @param {string} name @param {any} gap */
-  #missing(name, { reason, epoch, oldest, tip }) {
-    if (!epoch) {
-      // It gives no position. Keep ours: the answer to the next request reports whether messages are missing.
-      if (reason === "epoch_changed") this.#gone.add(name);
-      return this.#gap(name, reason);
-    }
-    const noted = this.#tips.get(name);
-    const end = noted && noted.epoch === epoch ? noted.offset : tip;
-    const offset = reason === "ahead" ? end : Math.min(oldest - 1, end);
-    if (reason === "partial") {
-      // Nothing is missing: the next request returns the rest.
-      this.wantsMore = true;
-      this.positions.set(name, { epoch, offset });
-    } else this.#gap(name, reason, { epoch, offset }, tip);
-  }
-
-  /** @param {string} stream @param {string} reason @param {Position} [position] @param {number} [tip] */
-  #gap(stream, reason, position, tip) {
-    const known = this.positions.get(stream);
-    if (position) this.positions.set(stream, position);
-    this.emit(gapItem(stream, reason, known, position, tip));
-  }
-
-  /** The server gave no positions: each stream starts again with its next message. @param {string} reason */
-  #forgetPositions(reason) {
-    const before = this.positions.size ? [...this.positions] : /** @type {[string, undefined][]} */ ([["", undefined]]);
-    this.asked = false;
-    this.positions.clear();
-    for (const [name, known] of before) this.emit(gapItem(name, reason, known));
-    this.#release();
   }
 
   /** @param {any} frame */
-  #overtakes({ stream_id: name, epoch, offset }) {
-    const tip = this.#tips.get(name);
+  rejected({ reason, streams }) {
+    if (!streams) return this.#forgetPositions(reason);
+    const unclaimed = reason === "unclaimed";
+    for (const [stream, told] of Object.entries(streams)) {
+      const gap = { ...told, stream };
+      // Not an answer: the server continues with its newest messages.
+      if (reason === "dropped" || (unclaimed && !this.asked)) this.#gap({ stream, reason });
+      else {
+        if (unclaimed || gap.reason === "partial") this.#noteTip(gap);
+        // If unclaimed, our request and this message crossed: the answer follows our position.
+        if (!unclaimed && !this.#isKnown(gap)) this.#missing(gap);
+      }
+    }
+  }
+
+  /** @param {any} frame */
+  #noteTip({ stream, epoch, tip }) {
+    if (epoch && this.#tips.get(stream)?.epoch !== epoch) this.#tips.set(stream, { epoch, offset: tip });
+  }
+
+  /** Whether it was received meanwhile, or the loss was reported and the new epoch is complete. @param {any} frame */
+  #isKnown({ stream, reason, epoch, oldest }) {
+    if (reason === "epoch_changed" && epoch && oldest === 1 && this.#gone.delete(stream)) {
+      this.positions.set(stream, { epoch, offset: 0 });
+      return true;
+    }
+    const known = this.positions.get(stream);
+    return reason === "trimmed" && known?.epoch === epoch && Number(known?.offset) >= oldest - 1;
+  }
+
+  /** @param {any} frame */
+  #missing({ stream, reason, epoch, oldest, tip }) {
+    if (!epoch) {
+      // It gives no position. Keep ours: the answer to the next request reports whether messages are missing.
+      if (reason === "epoch_changed") this.#gone.add(stream);
+      return this.#gap({ stream, reason });
+    }
+    const noted = this.#tips.get(stream);
+    const end = noted?.epoch === epoch ? Number(noted?.offset) : tip;
+    const position = { epoch, offset: reason === "ahead" ? end : Math.min(oldest - 1, end) };
+    if (reason !== "partial") return this.#gap({ stream, reason, position, tip });
+    this.wantsMore = true; // nothing is missing: the next request returns the rest
+    this.positions.set(stream, position);
+  }
+
+  /** @param {any} frame */
+  #gap(frame) {
+    const { stream, position } = frame;
+    const known = this.positions.get(stream);
+    if (position) this.positions.set(stream, position);
+    this.emit(gapItem({ known, ...frame }));
+  }
+
+  /** The server gave no positions: each stream starts again with its next message. */
+  #forgetPositions(reason = "unknown") {
+    for (const stream of this.positions.size ? this.positions.keys() : [""]) this.#gap({ stream, reason });
+    this.positions.clear();
+    this.confirmed();
+  }
+
+  /** @param {any} frame */
+  #overtakes({ stream_id: stream, epoch, offset }) {
+    const tip = this.#tips.get(stream);
     if (tip) return tip.epoch !== epoch || offset > tip.offset;
-    const known = this.positions.get(name);
+    const known = this.positions.get(stream);
     if (!known || !this.asked) return false;
-    // A message that does not follow may be one that the server held until it got our request.
-    return (known.epoch !== "" && known.epoch !== epoch) || offset > known.offset + 1;
+    // What does not follow may be a message that the server held until it got our request.
+    return (known.epoch && known.epoch !== epoch) || offset > known.offset + 1;
   }
 
   #release() {
-    const held = this.#held;
+    let held = this.#held;
     this.#held = [];
     this.#tips.clear();
-    // Messages held after a rejection may precede messages held before it: sort them within each epoch.
-    const runs = new Map();
-    for (const { stream_id, epoch } of held) if (!runs.has(stream_id + "\n" + epoch)) runs.set(stream_id + "\n" + epoch, runs.size);
-    const order = (/** @type {any} */ { stream_id, epoch }) => runs.get(stream_id + "\n" + epoch);
-    held.sort((a, b) => order(a) - order(b) || a.offset - b.offset);
-    for (const frame of held) this.#advance(frame);
+    // Sorted by epoch: messages held after a rejection may precede messages held before it.
+    while (held.length) {
+      const [{ stream_id, epoch }] = held;
+      const run = held.filter((each) => each.stream_id === stream_id && each.epoch === epoch);
+      held = held.filter((each) => !run.includes(each));
+      for (const frame of run.sort((a, b) => a.offset - b.offset)) this.#advance(frame);
+    }
   }
 
   /** @param {any} frame */
   #advance({ stream_id: stream, epoch, offset, message, type }) {
     const known = this.positions.get(stream);
-    if (known && known.epoch === epoch && offset <= known.offset) return;
-    // A missing offset is no gap: publications may exclude this session, and the server reports losses.
+    if (known?.epoch === epoch && offset <= Number(known?.offset)) return;
+    // A missing offset is no gap: publications may exclude this session.
     const complete = this.#gone.delete(stream) && offset === 1;
-    if (known && known.epoch && known.epoch !== epoch && !complete) {
-      this.#gap(stream, "epoch_changed", { epoch, offset: offset - 1 });
+    if (known?.epoch && known.epoch !== epoch && !complete) {
+      this.#gap({ stream, reason: "epoch_changed", position: { epoch, offset: offset - 1 } });
     }
     const position = { epoch, offset };
     this.positions.set(stream, position);
@@ -255,32 +226,24 @@ export class Track {
   }
 }
 
-/** @param {Position | undefined} a @param {Position | undefined} b */
-function same(a, b) {
-  return a?.epoch === b?.epoch && a?.offset === b?.offset;
-}
-
-/** @param {string} stream @param {string} reason @param {Position} [known] @param {Position} [position] @param {number} [tip]
- * @returns {GapItem} */
-function gapItem(stream, reason, known, position, tip) {
-  const comparable = known && position && (known.epoch === position.epoch || (!known.epoch && !known.offset));
+/** @param {any} gap @returns {GapItem} */
+function gapItem({ stream, reason, known, position, tip }) {
+  // An empty epoch is the beginning of any epoch.
+  const comparable = known && position && [position.epoch, ""].includes(known.epoch);
   const missed = comparable ? Math.max(0, position.offset - known.offset) : undefined;
   return { gap: { reason, stream, known, position, tip, missed }, stream, position, replayed: false };
 }
 
-/** The members of a stream, kept up to date while the subscription is live. */
 class Presence {
-  /** @type {Map<string, any>} */
   #members = new Map();
   /** @type {Map<string, any> | undefined} */
   #pages; // of the query that is not complete
-  /** @type {any[]} */
-  #events = []; // since that query
+  #events = /** @type {any[]} */ ([]); // since that query
   /** @type {{ id: string, info?: any } | undefined} */
   #member;
   #subscription;
 
-  /** @param {Subscription<any>} subscription */
+  /** @internal @param {Subscription<any>} subscription */
   constructor(subscription) {
     this.#subscription = subscription;
   }
@@ -290,49 +253,53 @@ class Presence {
     return [...this.#members].map(([id, info]) => ({ id, info }));
   }
 
-  /** Become a member, also after reconnects, until `leave`. @param {string} id @param {any} [info] */
+  /** Become a member until `leave`. @param {string} id @param {any} [info] */
   join(id, info) {
     this.#member = { id, info };
-    return this.#command("join", { presence: this.#member });
+    return this.#command("join");
   }
 
   leave() {
-    const presence = this.#member;
+    const promise = this.#command("leave");
     this.#member = undefined;
-    return this.#command("leave", { presence });
+    return promise;
   }
 
-  /** @param {string} command @param {object} fields @returns {Promise<void>} */
-  #command(command, fields) {
-    return quiet((async () => void this.#subscription._sendWhenLive(command, fields))());
+  #command(command = "") {
+    return quiet(async () => {
+      this.#subscription._requireWritable();
+      this.#subscription._command(command, { presence: this.#member });
+    });
   }
 
-  /** The subscription is live. @internal */
+  /** @internal */
   _live() {
-    if (this.#member) this.#subscription._sendWhenLive("join", { presence: this.#member });
+    if (this.#member) this.#subscription._command("join", { presence: this.#member });
     this.#events = [];
     this.#pages = new Map();
-    this.#subscription._sendWhenLive("presence", {});
+    this.#subscription._command("presence");
   }
 
-  /** @internal @param {any} message */
+  /** @internal @param {any} frame */
   _receive({ type, id, info, records = [], next }) {
-    if (type === "error") throw new RopewalkError("presence_unavailable", "the server has no presence for this stream");
-    if (type !== "info") {
-      if (this.#pages) this.#events.push({ type, id, info });
-      this.#apply({ type, id, info });
-      return this.#subscription._emit("presence", { type, id, info });
+    const event = { type, id, info };
+    if (type === "error") {
+      this.#subscription._emit("error", new RopewalkError("presence_unavailable"));
+    } else if (type !== "info") {
+      if (this.#pages) this.#events.push(event);
+      this.#apply(event);
+      this.#subscription._emit("presence", event);
+    } else if (this.#pages) {
+      for (const record of records) this.#pages.set(record.id, record.info);
+      if (next) return this.#subscription._command("presence", { data: { after: next } });
+      this.#members = this.#pages;
+      this.#pages = undefined;
+      for (const each of this.#events) this.#apply(each); // the pages may be older
+      this.#subscription._emit("presence", { type: "sync", members: this.members });
     }
-    if (!this.#pages) return;
-    for (const record of records) this.#pages.set(record.id, record.info);
-    if (next) return this.#subscription._sendWhenLive("presence", { data: { after: next } });
-    this.#members = this.#pages;
-    this.#pages = undefined;
-    for (const event of this.#events) this.#apply(event); // the pages may be older than these
-    this.#subscription._emit("presence", { type: "sync", members: this.members });
   }
 
-  /** @param {any} event */
+  /** @param {any} frame */
   #apply({ type, id, info }) {
     if (type === "join") this.#members.set(id, info);
     else this.#members.delete(id);
@@ -340,70 +307,64 @@ class Presence {
 }
 
 /**
- * One subscription, from `client.subscribe` or `client.channel`.
  * @template [T=any]
  * @extends {Emitter<{ message: Message<T>, gap: Gap, status: SubscriptionStatus, presence: PresenceEvent, transient: Transient,
  *   error: RopewalkError }>}
  */
-class Subscription extends Emitter {
-  /** @type {SubscriptionStatus["state"]} */
+export class Subscription extends Emitter {
+  /** @type {SubscriptionState} */
   state = "pending";
   #client;
   #options;
   #track = new Track((item) => this.#deliver(item));
   #started = Date.now();
   #accepted = false; // the server has confirmed it once
-  /** @type {number | undefined} */
-  #since;
+  #since = 0;
   /** @type {Presence | undefined} */
   #presence;
-  /** @type {(Message<T> | GapItem)[]} */
-  #queue = [];
-  /** @type {"handlers" | "iterator" | undefined} */
+  #queue = /** @type {(Message<T> | GapItem)[]} */ ([]);
+  /** @type {"handlers" | "loop" | undefined} */
   #reader;
   /** @type {Message<T> | GapItem | undefined} */
   #yielded; // the item that the loop works on
-  /** @type {(() => void)[]} */
-  #wakes = [];
+  #wakes = /** @type {(() => void)[]} */ ([]);
   #seen = /** @type {Map<string, Position>} */ (new Map()); // what the program has handled
   /** @type {RopewalkError | undefined} */
   #error;
-  #calls = /** @type {Map<number, { sent: boolean, send: () => void, settle: (answer: any) => void }>} */ (new Map());
+  #calls = /** @type {Map<number, any>} */ (new Map()); // actions without a reply
   #lastCall = 0;
 
-  /** @internal @param {Client} client @param {string} identifier @param {string} name @param {SubscribeOptions} options */
-  constructor(client, identifier, name, options) {
+  /** @internal @param {Client} client @param {SubscribeOptions} options */
+  constructor(client, options, identifier = "", name = "") {
     super();
     this.#client = client;
     this.#options = options;
     this.identifier = identifier;
     this.name = name;
     const stored = options.resume?.getItem(this.#key);
-    const start = stored ? { positions: JSON.parse(stored) } : (options.from ?? "live");
-    if (start === "start") this.#since = 1;
-    else if (typeof start !== "object") {
-      if (start !== "live") throw new TypeError(`from: ${start}`);
-    } else if ("since" in start) this.#since = Math.max(1, +start.since / 1000);
-    else if ("offset" in start) this.#track.positions.set(name, { epoch: start.epoch, offset: start.offset });
-    else if ("positions" in start) for (const [stream, known] of Object.entries(start.positions)) this.#track.positions.set(stream, known);
-    for (const [stream, known] of this.#track.positions) this.#seen.set(stream, known);
+    /** @type {any} */
+    const from = stored ? { positions: JSON.parse(stored) } : (options.from ?? "live");
+    const { since, epoch, offset, positions = epoch ? { [name]: { epoch, offset } } : {} } = from;
+    if (from === "start") this.#since = 1;
+    else if (since) this.#since = Math.max(1, since / 1000);
+    else if (typeof from === "string" && from !== "live") throw new TypeError(`from: ${from}`);
+    this.#seen = new Map(Object.entries(positions));
+    this.#track.positions = new Map(this.#seen);
   }
 
-  /** Who is present. The members are queried from the first use on. */
   get presence() {
     if (!this.#presence) {
       this.#presence = new Presence(this);
-      if (this.#isLive && this.#client.transport === "websocket") this.#presence._live();
+      if (this.#isLive) this.#presence._live();
     }
     return this.#presence;
   }
 
-  /** The position of the last message that was handled, by stream. @returns {Record<string, Position>} */
+  /** What was handled. @returns {Positions} */
   get positions() {
     return Object.fromEntries(this.#seen);
   }
 
-  /** The same of the stream with the last message. @returns {Position | undefined} */
   get position() {
     return [...this.#seen.values()].at(-1);
   }
@@ -416,68 +377,43 @@ class Subscription extends Emitter {
     return `ropewalk ${this.#client.url} ${this.identifier}`;
   }
 
-  /**
-   * Returns a function that removes the handler.
-   * @override
-   * @template {"message" | "gap" | "status" | "presence" | "transient" | "error"} K
-   * @param {K} type
-   * @param {(detail: { message: Message<T>, gap: Gap, status: SubscriptionStatus, presence: PresenceEvent, transient: Transient,
-   *   error: RopewalkError }[K]) => any} handler
-   */
-  on(type, handler) {
-    const off = super.on(type, handler);
-    if (type === "presence") this.presence;
-    if (type === "message" && !this.#reader) {
-      this.#reader = "handlers";
-      queueMicrotask(() => this.#flush()); // other handlers of this moment are in place then
-    }
-    return off;
-  }
-
-  /** Send a message to the other subscribers, which is not stored. Rejects while there is no connection. @param {any} data */
+  /** Send a message that is not stored. @param {any} data */
   whisper(data) {
-    return quiet(
-      (async () => {
-        if (!this._sendWhenLive("whisper", { data })) throw new RopewalkError("offline", "not connected");
-      })(),
-    );
+    return quiet(async () => {
+      this._requireWritable();
+      if (!this._command("whisper", { data })) throw new RopewalkError("offline");
+    });
   }
 
   /**
-   * Call an action of the channel. Resolves with its result; with `reply: false` when it is sent, for applications that do not
-   * reply. Waits for the connection.
-   * @param {string} action @param {Record<string, any>} [data] @param {{ reply?: boolean, timeout?: number }} [options]
-   * @returns {Promise<any>}
+   * Call an action of the channel, and return its result. With `reply: false`, return when it is sent.
+   * @param {string} action @param {object} [data] @param {{ reply?: boolean, timeout?: number }} [options] @returns {Promise<any>}
    */
   perform(action, data, { reply = true, timeout = ANSWER_TIMEOUT } = {}) {
-    return quiet(
-      new Promise((resolve, reject) => {
+    return quiet(async () => {
+      this._requireWritable();
+      if (this.state === "closed") throw new RopewalkError("closed");
+      return new Promise((resolve, reject) => {
         const id = ++this.#lastCall;
+        const text = JSON.stringify({ ...data, action, ...(reply && { $reply_to: id }) });
         const settle = (/** @type {any} */ { result, error }) => {
           clearTimeout(timer);
           this.#calls.delete(id);
           if (error) reject(Object.assign(new RopewalkError(error.code, error.message), error));
           else resolve(result);
         };
-        const timer = setTimeout(() => settle({ error: { code: "timeout", message: `no reply to ${action}` } }), timeout);
-        const call = {
-          sent: false,
-          settle,
-          send: () => {
-            const text = JSON.stringify({ ...data, action, ...(reply && { $reply_to: id }) });
-            try {
-              call.sent = this._sendWhenLive("message", { data: text });
-              if (call.sent && !reply) settle({});
-            } catch (error) {
-              settle({ error });
-            }
-          },
-        };
-        this.#calls.set(id, call);
-        if (this.state === "closed") settle({ error: this.#error ?? new RopewalkError("closed", "the subscription is closed") });
-        else call.send();
-      }),
-    );
+        const timer = setTimeout(settle, timeout, { error: { code: "timeout" } });
+        this.#calls.set(id, { text, reply, settle, sent: false });
+        this.#sendCalls();
+      });
+    });
+  }
+
+  #sendCalls() {
+    for (const call of this.#calls.values()) {
+      call.sent ||= this._command("message", { data: call.text });
+      if (call.sent && !call.reply) call.settle({});
+    }
   }
 
   /** Unsubscribe. A loop ends after the messages that have arrived. */
@@ -485,35 +421,32 @@ class Subscription extends Emitter {
     this._end();
   }
 
-  // --- iteration ---
-
   [Symbol.asyncIterator]() {
     return this;
   }
 
   /** @returns {Promise<IteratorResult<Message<T> | GapItem, undefined>>} */
   async next() {
-    if (this.#reader !== "iterator") {
-      this.#reader = "iterator";
+    if (this.#reader !== "loop") {
+      this.#reader = "loop";
       for (const item of this.#queue) this.#announce(item);
     }
-    this.#handled(this.#yielded);
-    this.#yielded = undefined;
+    this.#handled();
     while (!this.#queue.length) {
       if (this.#error) throw this.#error;
       if (this.state === "closed") return { done: true, value: undefined };
-      await new Promise((resolve) => this.#wakes.push(() => resolve(undefined)));
+      await new Promise((resolve) => this.#wakes.push(() => resolve(0)));
     }
-    this.#yielded = this.#queue.shift();
+    const value = /** @type {Message<T> | GapItem} */ (this.#queue.shift());
+    this.#yielded = value;
     if (this.state === "paused" && this.#queue.length <= this.#limit / 2) this._subscribe();
-    return { done: false, value: /** @type {Message<T> | GapItem} */ (this.#yielded) };
+    return { done: false, value };
   }
 
-  /** A loop that ends early leaves the subscription open: the next loop continues behind its last item.
-   * @returns {Promise<IteratorResult<Message<T> | GapItem, undefined>>} */
+  /** A loop that ends early leaves the subscription open.
+   * @returns {Promise<IteratorResult<any, undefined>>} */
   async return() {
-    this.#handled(this.#yielded);
-    this.#yielded = undefined;
+    this.#handled();
     return { done: true, value: undefined };
   }
 
@@ -521,15 +454,28 @@ class Subscription extends Emitter {
     return this.#options.queue ?? 1000;
   }
 
+  /** @internal @override */
+  _listened(type = "") {
+    if (type === "presence") this.presence;
+    if (type === "message" && !this.#reader) {
+      this.#reader = "handlers";
+      // The other handlers of this moment come first.
+      queueMicrotask(() => this.#queue.splice(0).forEach((item) => this.#hand(item)));
+    }
+  }
+
   /** @param {Message<T> | GapItem} item */
   #deliver(item) {
     if (this.#reader === "handlers" && !this.#queue.length) return this.#hand(item);
     this.#queue.push(item);
-    if (this.#reader === "iterator") this.#announce(item);
+    if (this.#reader === "loop") this.#announce(item);
     this.#wake();
     if (this.#queue.length < this.#limit) return;
-    if (this.#reader) this.#pause();
-    else this.#dropOldest();
+    if (!this.#reader) return this.#dropOldest();
+    // The loop is too slow: request the rest by position when there is room.
+    if (!this.#isLive) return;
+    this.#send("unsubscribe");
+    this.#setState("paused");
   }
 
   /** @param {Message<T> | GapItem} item */
@@ -540,24 +486,17 @@ class Subscription extends Emitter {
 
   /** @param {Message<T> | GapItem} item */
   #hand(item) {
+    if (this.state === "closed") return;
     if (item.position) this.#seen.set(item.stream, item.position);
     this.#announce(item);
     this.#save();
   }
 
-  #flush() {
-    for (const item of this.#queue.splice(0)) this.#hand(item);
-  }
-
-  #wake() {
-    for (const wake of this.#wakes.splice(0)) wake();
-  }
-
-  /** @param {Message<T> | GapItem | undefined} item */
-  #handled(item) {
-    if (!item?.position) return;
-    this.#seen.delete(item.stream); // the last one is the newest
-    this.#seen.set(item.stream, item.position);
+  #handled() {
+    const { stream = "", position = undefined } = this.#yielded ?? {};
+    this.#yielded = undefined;
+    if (!position) return;
+    this.#seen.set(stream, position);
     this.#save();
   }
 
@@ -565,136 +504,123 @@ class Subscription extends Emitter {
     try {
       this.#options.resume?.setItem(this.#key, JSON.stringify(this.positions));
     } catch (error) {
-      this.#options = { ...this.#options, resume: undefined }; // storage is full or forbidden
+      this.#options = { ...this.#options, resume: undefined }; // the storage is full
       report(error);
     }
   }
 
-  /** The loop is slower than the stream: unsubscribe, and request the rest by position when there is room. */
-  #pause() {
-    if (!this.#isLive) return;
-    this._send("unsubscribe");
-    this.#setState("paused");
+  #wake() {
+    for (const wake of this.#wakes.splice(0)) wake();
   }
 
-  /** Nothing has read so far. A reader that comes later gets a gap for what was dropped. */
+  /** Nothing reads. The first reader will get a gap. */
   #dropOldest() {
     const [first, second] = this.#queue;
-    const gap = first.gap?.reason === "unread" ? first.gap : undefined;
-    const dropped = gap ? second : first;
-    const known = gap ? gap.known : this.#seen.get(dropped.stream);
-    this.#queue.splice(0, gap ? 2 : 1, gapItem(dropped.stream, "unread", known, dropped.position));
+    const gap = first.gap?.reason === "unread" && first.gap;
+    const { stream, position } = gap ? second : first;
+    this.#queue.splice(0, gap ? 2 : 1, gapItem({ stream, reason: "unread", known: gap ? gap.known : this.#seen.get(stream), position }));
   }
 
-  // --- for the client ---
-
-  /** @internal @param {string} command @param {object} [fields] */
-  _send(command, fields) {
+  #send(command = "", fields = {}) {
     return this.#client._send(command, this.identifier, fields);
   }
 
-  /** Returns whether it was sent. @internal @param {string} command @param {object} fields */
-  _sendWhenLive(command, fields) {
-    this.#client._requireWritable();
-    return this.#isLive && this._send(command, fields);
+  /** Returns whether it was sent. @internal */
+  _command(command = "", fields = {}) {
+    return this.#isLive && this.#client.transport === "websocket" && this.#send(command, fields);
   }
 
-  /** The connection is open. @internal @param {boolean} restored whether the session still has this subscription */
-  _connected(restored) {
-    this.#track.lost();
+  /** @internal */
+  _requireWritable() {
+    if (this.#client.transport === "events") throw new RopewalkError("read_only", "WebSockets are blocked: read only");
+  }
+
+  /** `restored`: the session still has this subscription. @internal */
+  _connected(restored = false) {
     if (restored && this.#accepted && this.state !== "paused") {
-      this._send("history", { history: this.#request() });
+      this.#track.lost();
+      this.#requestHistory();
       return this.#confirmed(true);
     }
-    if (restored) this._send("unsubscribe");
+    if (restored) this.#send("unsubscribe");
     if (this.state !== "paused") this._subscribe();
   }
 
   /** @internal */
   _disconnected() {
     if (this.state !== "paused") this.#setState("pending");
-    for (const call of [...this.#calls.values()]) {
-      if (call.sent) call.settle({ error: { code: "connection_lost", message: "the connection was lost before the reply" } });
-    }
+    this.#settleCalls("connection_lost");
   }
 
-  /** @internal */
+  /** Returns the command, which is not sent over server-sent events. @internal */
   _subscribe() {
     this.#track.lost();
     this.#setState("pending");
-    this._send("subscribe", this._request());
-  }
-
-  /** The fields of the subscribe command. @internal */
-  _request() {
     const wanted = this.#accepted || this.#since || this.#track.positions.size;
-    return wanted ? { history: this.#request() } : {};
+    const fields = wanted ? { history: this.#request() } : {};
+    this.#send("subscribe", fields);
+    return { command: "subscribe", identifier: this.identifier, ...fields };
   }
 
   #request() {
-    // A stream of a channel without messages so far has no position: request everything since the subscription began.
-    return this.#track.request(this.#since ?? (this.#accepted ? this.#client._serverTime(this.#started) : undefined));
+    // Streams of a channel may have no position yet: request everything since the subscription began.
+    return this.#track.request(this.#since || (this.#accepted ? this.#client._serverTime(this.#started) : undefined));
+  }
+
+  #requestHistory() {
+    this.#send("history", { history: this.#request() });
   }
 
   /** @internal @param {any} frame */
   _receive(frame) {
-    if (frame.type === "confirm_subscription") return this.#began(frame.streams);
-    if (frame.type === "reject_subscription") {
-      const why = frame.reason ? `: ${frame.reason}` : "";
-      return this.#client._fail(this, new RopewalkError("rejected", `subscription to ${this.name} rejected${why}`));
-    }
-    // Ahead of the confirmation: of an earlier subscription with this identifier, or part of the history.
+    const { type, message, streams } = frame;
+    if (type === "confirm_subscription") return this.#began(streams);
+    if (type === "reject_subscription") return this._rejected();
+    // Of an earlier subscription with this identifier, or part of the history.
     if (!this.#isLive) return;
     if (frame.offset) return this.#track.accept(frame);
-    switch (frame.type) {
+    switch (type) {
       case "confirm_history":
-        return this.#caughtUp(frame.streams);
+        return this.#caughtUp(streams);
       case "reject_history":
         return this.#track.rejected(frame);
       case "presence":
-        try {
-          return this.#presence?._receive(frame.message);
-        } catch (error) {
-          return void this._emit("error", /** @type {RopewalkError} */ (error));
-        }
+        return this.#presence?._receive(message);
       case "reply":
-        return this.#calls.get(frame.message.$reply_to)?.settle(frame.message);
+        return this.#calls.get(message.$reply_to)?.settle(message);
       case "whisper":
-        return this._emit("transient", { data: frame.message.$whisper, from: frame.message.from, type: "whisper" });
+        return this._emit("transient", { data: message.$whisper, from: message.from, type });
       default:
-        if ("message" in frame) this._emit("transient", { data: frame.message, type: frame.type });
+        if ("message" in frame) this._emit("transient", { data: message, type });
     }
   }
 
   /** @param {Record<string, any>} [streams] */
-  #began(streams) {
-    const { from } = this.#options;
-    const last = !this.#accepted && !this.#track.asked && typeof from === "object" && "last" in from ? from.last : 0;
+  #began(streams = {}) {
+    const last = !this.#accepted && !this.#track.asked && /** @type {any} */ (this.#options.from)?.last;
     if (last) {
-      for (const [name, { epoch, tip }] of Object.entries(streams ?? {})) {
-        this.#track.positions.set(name, { epoch, offset: Math.max(0, tip - last) });
+      for (const [stream, { epoch, tip }] of Object.entries(streams)) {
+        this.#track.positions.set(stream, { epoch, offset: Math.max(0, tip - last) });
       }
       this.#accepted = true;
-      this._send("history", { history: this.#request() });
+      this.#requestHistory();
     } else this.#startAt(streams);
-    this.#confirmed(false);
+    this.#confirmed();
   }
 
   /** @param {Record<string, any>} [streams] */
   #startAt(streams) {
     const before = new Set(this.#track.positions.keys());
     this.#track.began(streams);
-    for (const [name, position] of this.#track.positions) if (!before.has(name)) this.#seen.set(name, position);
+    for (const [stream, position] of this.#track.positions) if (!before.has(stream)) this.#seen.set(stream, position);
     this.#save();
   }
 
-  /** @param {boolean} restored */
-  #confirmed(restored) {
+  #confirmed(restored = false) {
     this.#accepted = true;
     this.#setState(this.#track.asked ? "replaying" : "live", { restored });
-    if (this.#client.transport === "events") return;
     this.#presence?._live();
-    for (const call of this.#calls.values()) if (!call.sent) call.send();
+    this.#sendCalls();
   }
 
   /** @param {Record<string, any>} [streams] */
@@ -702,46 +628,54 @@ class Subscription extends Emitter {
     this.#track.confirmed();
     this.#startAt(streams);
     if (!this.#isLive) return; // the messages that were held have filled the queue
-    if (this.#track.wantsMore) this._send("history", { history: this.#request() });
+    if (this.#track.wantsMore) this.#requestHistory();
     else this.#setState("live");
   }
 
-  /** @param {SubscriptionStatus["state"]} state @param {object} [detail] */
+  /** @param {SubscriptionState} state @param {object} [detail] */
   #setState(state, detail) {
     const changed = this.state !== state;
     this.state = state;
     if (changed || detail) this._emit("status", { state, ...detail });
   }
 
+  #settleCalls(code = "") {
+    for (const call of [...this.#calls.values()]) if (call.sent || code === "closed") call.settle({ error: { code } });
+  }
+
+  /** @internal */
+  _rejected() {
+    const error = new RopewalkError("rejected", `subscription to ${this.name} rejected`);
+    const told = this._end(error);
+    if (!this.#client._emit("error", error) && !told) report(error);
+  }
+
   /** Returns whether the program was told. @internal @param {RopewalkError} [error] */
   _end(error) {
     if (this.state === "closed") return true;
-    this.#client._remove(this, this.#isLive);
+    this.#client._remove(this.identifier, this.#isLive);
     this.#error = error;
     this.#setState("closed");
-    const told = !!error && this._emit("error", error);
-    for (const call of [...this.#calls.values()]) {
-      call.settle({ error: error ?? new RopewalkError("closed", "the subscription is closed") });
-    }
+    this.#settleCalls("closed");
     this.#wake();
-    return told || this.#reader === "iterator";
+    return (!!error && this._emit("error", error)) || this.#reader === "loop";
   }
 }
 
-/** Server-sent events in the place of a WebSocket: the subscriptions are in the request, and nothing can be sent later. */
+/** In the place of a WebSocket: the subscriptions are in the request, and nothing can be sent later. */
 class EventStream {
   readyState = 1;
-  /** @type {((event: { data: string }) => void) | null} */
-  onmessage = null;
-  /** @type {((event: { code: number, reason: string }) => void) | null} */
-  onclose = null;
+  /** @type {any} */
+  onmessage;
+  /** @type {any} */
+  onclose;
   #abort = new AbortController();
 
-  /** @param {typeof fetch} send @param {URL} url @param {Record<string, string>} headers @param {string} body */
-  constructor(send, url, headers, body) {
-    this.#run(send(url, { method: "POST", headers, body, signal: this.#abort.signal })).then(
+  /** @param {any} headers */
+  constructor(url = "", headers, body = "") {
+    this.#run(fetch(url, { method: "POST", headers, body, signal: this.#abort.signal })).then(
       (end) => this.onclose?.(end),
-      (error) => this.onclose?.({ code: 0, reason: String(error?.message ?? error) }),
+      (error) => this.onclose?.({ code: 0, reason: String(error) }),
     );
   }
 
@@ -752,10 +686,9 @@ class EventStream {
   /** @param {Promise<Response>} sent */
   async #run(sent) {
     const answer = await sent;
-    if (!answer.ok || !answer.body) return { code: answer.status, reason: (await answer.json()).error };
+    if (!answer.ok || !answer.body) return { code: answer.status, reason: await answer.text() };
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-    let data = "";
-    for (let rest = ""; ; ) {
+    for (let rest = "", data = ""; ; ) {
       const { value, done } = await reader.read();
       if (done) return { code: 0, reason: "" };
       const lines = (rest + value).split("\n");
@@ -771,77 +704,67 @@ class EventStream {
 }
 
 /** @extends {Emitter<{ status: ClientStatus, error: RopewalkError }>} */
-class Client extends Emitter {
-  /** @type {ClientStatus["state"]} */
+export class Client extends Emitter {
+  /** @type {ClientState} */
   state = "connecting";
-  /** The id of the session, for `exclude_socket`. */
   sid = "";
-  /** @type {"websocket" | "events"} */
   transport = "websocket";
   #options;
-  /** @type {Map<string, Subscription<any>>} */
-  #subscriptions = new Map();
-  #unanswered = new Set(); // identifiers that were unsubscribed before their confirmation
-  #sent = new Set(); // subscribe commands without an answer
+  #subscriptions = /** @type {Map<string, Subscription<any>>} */ (new Map());
+  #sent = new Set(); // identifiers of unanswered subscribe commands
+  #unanswered = new Set(); // those of them that were unsubscribed
   /** @type {any} */
   #socket;
-  #attempt = 0; // the number of the connection
   #failures = 0; // since the last ping
   #unopened = 0; // WebSockets in a row that did not open
   #webSocketWorks = false;
   #mayRefresh = true;
-  #reopening = false;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  #timer;
-  /** @type {ReturnType<typeof setInterval> | undefined} */
-  #pulse;
+  #timer = 0;
+  #pulse = 0; // another one for each connection
   #heard = 0;
-  /** @type {number | undefined} */
-  #pause;
-  /** @type {number | undefined} */
-  #skew;
+  #skew = -5; // seconds between the server's clock and ours, at least
+  #listening = new AbortController();
 
   /** @internal @param {string | URL} url @param {ConnectOptions} options */
   constructor(url, options) {
     super();
-    this.#options = options;
+    const defaults = { tokenParam: "jid", events: "/events", pingInterval: 3, minDelay: 500, maxDelay: 15_000 };
+    this.#options = { ...defaults, WebSocket: globalThis.WebSocket, ...options };
     const place = new URL(url, globalThis.location?.href);
     place.protocol = place.protocol.replace("http", "ws");
     if (place.pathname === "/") place.pathname = "/cable";
     this.url = place.href;
-    if (!options.WebSocket && !globalThis.WebSocket) throw new TypeError("no WebSocket here: pass one in the options");
-    globalThis.addEventListener?.("online", this.#hurry);
-    globalThis.document?.addEventListener("visibilitychange", this.#hurry);
+    if (!this.#options.WebSocket) throw new TypeError("no WebSocket here: pass one in the options");
+    const { signal } = this.#listening;
+    globalThis.addEventListener?.("online", this.#hurry, { signal });
+    globalThis.document?.addEventListener("visibilitychange", this.#hurry, { signal });
     this.#open();
   }
 
   /**
-   * Subscribe to a public stream by its name, or to a signed one by `{ signed: "…" }`. Each subscription has its own position.
-   * @template [T=any] @param {string | { signed: string }} stream @param {SubscribeOptions} [options]
-   * @returns {Subscription<T>}
+   * Subscribe to a public stream by its name, or to a signed one by `{ signed: "…" }`.
+   * @template [T=any] @param {string | { signed: string }} stream @param {SubscribeOptions} [options] @returns {Subscription<T>}
    */
-  subscribe(stream, options = {}) {
-    if (typeof stream === "string") return this.#add({ channel: "$pubsub", stream_name: stream }, stream, options);
-    return this.#add({ channel: "$pubsub", signed_stream_name: stream.signed }, signedName(stream.signed), options);
+  subscribe(stream, options) {
+    if (typeof stream === "string") return this.#add(options, stream, { channel: "$pubsub", stream_name: stream });
+    return this.#add(options, signedName(stream.signed), { channel: "$pubsub", signed_stream_name: stream.signed });
   }
 
   /**
    * Subscribe to a channel of the application.
-   * @template [T=any] @param {string} name @param {Record<string, any>} [params] @param {SubscribeOptions} [options]
-   * @returns {Subscription<T>}
+   * @template [T=any] @param {string} name @param {object} [params] @param {SubscribeOptions} [options] @returns {Subscription<T>}
    */
-  channel(name, params = {}, options = {}) {
-    return this.#add({ channel: name, ...params }, name, options);
+  channel(name, params, options) {
+    return this.#add(options, name, { channel: name, ...params });
   }
 
-  /** Close the connection until `reconnect`. The session, subscriptions and positions are kept. */
+  /** Close the connection until `reconnect`. */
   disconnect() {
     if (this.state === "closed") return;
     this.#drop();
     this.#setState("offline");
   }
 
-  /** Connect now, if there is no connection. */
   reconnect() {
     if (this.state === "waiting" || this.state === "offline") this.#open();
   }
@@ -851,119 +774,88 @@ class Client extends Emitter {
     this.#end();
   }
 
-  /** @param {object} fields @param {string} name @param {SubscribeOptions} options */
-  #add(fields, name, options) {
-    if (this.state === "closed") throw new RopewalkError("closed", "the client is closed");
+  /** @param {SubscribeOptions} options */
+  #add(options = {}, name = "", fields = {}) {
+    if (this.state === "closed") throw new RopewalkError("closed");
     // Subscriptions to the same stream differ in the spaces behind their identifier.
     let identifier = JSON.stringify(fields);
     while (this.#subscriptions.has(identifier) || this.#unanswered.has(identifier)) identifier += " ";
-    const subscription = new Subscription(this, identifier, name, options);
+    const subscription = new Subscription(this, options, identifier, name);
     this.#subscriptions.set(identifier, subscription);
     if (this.state === "online") subscription._subscribe();
     return subscription;
   }
 
-  // --- for subscriptions ---
-
-  /** Returns whether it was sent. @internal @param {string} command @param {string} identifier @param {object} [fields] */
-  _send(command, identifier, fields) {
-    if (this.state !== "online" || this.#socket?.readyState !== 1) return false;
+  /** Returns whether it was sent. @internal */
+  _send(command = "", identifier = "", fields = {}) {
+    if (this.state !== "online" || this.#socket.readyState !== 1) return false;
     if (this.transport === "events") {
-      this.#reopen();
-      return true;
+      // Commands are in the request: make a new one.
+      clearTimeout(this.#timer);
+      this.#timer = setTimeout(() => this.#open());
+    } else {
+      if (command === "subscribe") this.#sent.add(identifier);
+      this.#socket.send(JSON.stringify({ command, identifier, ...fields }));
     }
-    if (command === "subscribe") this.#sent.add(identifier);
-    this.#socket.send(JSON.stringify({ command, identifier, ...fields }));
     return true;
   }
 
   /** @internal */
-  _requireWritable() {
-    if (this.transport === "events") {
-      throw new RopewalkError("read_only", "the WebSocket is blocked: over server-sent events, messages can only be received");
-    }
+  _serverTime(moment = 0) {
+    return moment / 1000 + this.#skew;
   }
 
-  /** The server's UNIX time at a moment of this machine. @internal @param {number} moment */
-  _serverTime(moment) {
-    return moment / 1000 + (this.#skew ?? -MAX_CLOCK_SKEW);
-  }
-
-  /** @internal @param {Subscription<any>} subscription @param {boolean} live */
-  _remove({ identifier }, live) {
+  /** @internal */
+  _remove(identifier = "", live = false) {
     this.#subscriptions.delete(identifier);
-    if (this.#sent.has(identifier)) this.#unanswered.add(identifier);
-    if (live || this.#sent.has(identifier)) this._send("unsubscribe", identifier);
+    const sent = this.#sent.has(identifier);
+    if (sent) this.#unanswered.add(identifier);
+    if (live || sent) this._send("unsubscribe", identifier);
   }
-
-  /** @internal @param {Subscription<any>} subscription @param {RopewalkError} error */
-  _fail(subscription, error) {
-    const told = subscription._end(error);
-    if (!this._emit("error", error) && !told) report(error);
-  }
-
-  // --- the connection ---
 
   async #open() {
     this.#drop();
-    const attempt = this.#attempt;
-    const { token, WebSocket = globalThis.WebSocket, events = "/events" } = this.#options;
-    const overEvents = events && !this.#webSocketWorks && this.#unopened > 1 && this.#subscriptions.size > 0;
+    const { token, events, pingInterval } = this.#options;
+    const overEvents = events && this.#unopened > 1 && this.#subscriptions.size;
     this.transport = overEvents ? "events" : "websocket";
     this.#heard = Date.now();
-    this.#pulse = setInterval(() => this.#checkPulse(), this.#pingInterval * 1000);
+    const pulse = setInterval(() => this.#checkPulse(), pingInterval * 1000);
+    this.#pulse = pulse;
     this.#setState("connecting");
     try {
       const value = typeof token === "function" ? await token() : token;
-      if (attempt !== this.#attempt) return;
-      const socket = overEvents ? this.#eventStream(events, value) : this.#webSocket(WebSocket, value);
-      socket.onmessage = (/** @type {{ data: string }} */ { data }) => this.#receive(JSON.parse(data));
-      socket.onclose = (/** @type {{ code: number, reason: string }} */ event) => this.#closed(event);
+      if (pulse !== this.#pulse) return;
+      const socket = overEvents ? this.#eventStream(events, value) : this.#webSocket(value);
+      socket.onmessage = (/** @type {any} */ { data }) => this.#receive(JSON.parse(data));
+      socket.onclose = (/** @type {any} */ event) => this.#closed(event);
       socket.onerror = () => {}; // a close event follows
       this.#socket = socket;
     } catch (error) {
-      if (attempt === this.#attempt) this.#lost(String(/** @type {any} */ (error)?.message ?? error));
+      if (pulse === this.#pulse) this.#lost(String(error));
     }
   }
 
-  get #pingInterval() {
-    return this.#options.pingInterval ?? 3;
-  }
-
-  /** @param {any} WebSocket @param {string} [token] */
-  #webSocket(WebSocket, token) {
+  #webSocket(token = "") {
+    const { WebSocket, pingInterval, tokenParam } = this.#options;
     const url = new URL(this.url);
-    const protocols = [PROTOCOL];
-    const params = { pi: this.#pingInterval, reconnect_in: 1, positions: 1, ...(this.sid && { sid: this.sid }) };
+    const protocols = ["actioncable-v1-ext-json"];
+    const params = { pi: pingInterval, reconnect_in: 1, positions: 1, ...(this.sid && { sid: this.sid }) };
     for (const [name, value] of Object.entries(params)) url.searchParams.set(name, String(value));
-    // Not in the URL, which proxies log, if it can be elsewhere.
-    if (token && SUBPROTOCOL_TOKEN.test(token)) protocols.push(`anycable-token.${token}`);
-    else if (token) url.searchParams.set(this.#options.tokenParam ?? "jid", token);
+    // Proxies log URLs.
+    if (token && /^[\w.~+-]+$/.test(token)) protocols.push(`anycable-token.${token}`);
+    else if (token) url.searchParams.set(tokenParam, token);
     return new WebSocket(url.href, protocols);
   }
 
-  /** @param {string} path @param {string} [token] */
-  #eventStream(path, token) {
+  /** @returns {any} */
+  #eventStream(path = "", token = "") {
     const url = new URL(path, this.url);
     url.protocol = url.protocol.replace("ws", "http");
     url.searchParams.set("positions", "1");
-    const commands = [...this.#subscriptions.values()].map((each) => {
-      each._connected(false);
-      return JSON.stringify({ command: "subscribe", identifier: each.identifier, ...each._request() });
-    });
-    this.#timer = setTimeout(() => this.#open(), EVENTS_TIME);
-    const headers = /** @type {Record<string, string>} */ (token ? { [`x-${this.#options.tokenParam ?? "jid"}`]: token } : {});
-    return new EventStream(this.#options.fetch ?? fetch.bind(globalThis), url, headers, commands.join("\n"));
-  }
-
-  /** Over server-sent events, commands are in the request: make a new one. */
-  #reopen() {
-    if (this.#reopening) return;
-    this.#reopening = true;
-    queueMicrotask(() => {
-      this.#reopening = false;
-      if (this.transport === "events" && this.state === "online") this.#open();
-    });
+    const wanted = [...this.#subscriptions.values()].filter(({ state }) => state !== "paused");
+    const lines = wanted.map((each) => JSON.stringify(each._subscribe()));
+    this.#timer = setTimeout(() => this.#lost("time to try the WebSocket again"), EVENTS_TIME);
+    return new EventStream(url.href, token ? { [`x-${this.#options.tokenParam}`]: token } : {}, lines.join("\n"));
   }
 
   /** @param {any} frame */
@@ -973,7 +865,8 @@ class Client extends Emitter {
       this.#webSocketWorks = true;
       this.#unopened = 0;
     }
-    switch (frame.offset ? "" : frame.type) {
+    const { type, identifier } = frame;
+    switch (frame.offset ? "" : type) {
       case "ping":
         this.#failures = 0;
         this.#skew = frame.message - Date.now() / 1000;
@@ -982,14 +875,13 @@ class Client extends Emitter {
       case "welcome":
         return this.#welcome(frame);
       case "disconnect":
-        this.#pause = frame.reconnect_in;
-        return frame.reconnect ? this.#lost(frame.reason) : this.#refused(frame.reason);
+        return frame.reconnect ? this.#lost(frame.reason, frame.reconnect_in) : this.#refused(frame.reason);
       case "confirm_subscription":
       case "reject_subscription":
-        this.#sent.delete(frame.identifier);
-        if (this.#unanswered.delete(frame.identifier)) return;
+        this.#sent.delete(identifier);
+        if (this.#unanswered.delete(identifier)) return;
     }
-    this.#subscriptions.get(frame.identifier)?._receive(frame);
+    this.#subscriptions.get(identifier)?._receive(frame);
   }
 
   /** @param {any} frame */
@@ -999,41 +891,37 @@ class Client extends Emitter {
     this.#setState("online", { restored });
     if (this.transport === "events") return; // the request contains the subscriptions
     for (const id of ids) if (!this.#subscriptions.has(id)) this._send("unsubscribe", id);
-    for (const [id, subscription] of this.#subscriptions) subscription._connected(ids.includes(id));
+    for (const [id, subscription] of this.#subscriptions) if (this.state === "online") subscription._connected(ids.includes(id));
   }
 
-  /** @param {{ code: number, reason: string }} event */
-  #closed({ code, reason }) {
+  #closed({ code = 0, reason = "" }) {
     if (this.transport === "events") {
       if (code === 401) return this.#refused("unauthorized");
-      if (code === 404 || code === 405) this.#options = { ...this.#options, events: false };
-      const rejected = code === 400 && [...this.#subscriptions.values()].find((each) => reason.endsWith(`: ${each.identifier}`));
-      if (rejected) {
-        this._fail(rejected, new RopewalkError("rejected", reason));
+      const rejected = (/** @type {Subscription<any>} */ { identifier }) => reason.includes(JSON.stringify(identifier).slice(1));
+      const subscription = code === 400 && [...this.#subscriptions.values()].find(rejected);
+      if (subscription) {
+        subscription._rejected();
         return this.#open();
       }
     }
     this.#lost(reason || `closed with code ${code}`);
   }
 
-  /** @param {string} reason */
-  #lost(reason) {
+  #lost(reason = "", pause = NaN) {
     if (this.transport === "events") this.#unopened = 1; // try the WebSocket again
     else if (!this.#webSocketWorks) this.#unopened++;
     this.#drop();
-    const { minDelay = 500, maxDelay = 15_000 } = this.#options;
+    const { minDelay, maxDelay } = this.#options;
     const longest = Math.min(maxDelay, minDelay * 2 ** this.#failures++);
-    // Jitter, so that clients do not reconnect to a restarted server all at once. A delay from the server includes it.
-    const delay = Math.min(this.#pause ?? longest * (0.5 + Math.random() / 2), MAX_PAUSE);
-    this.#pause = undefined;
+    // With jitter, which a pause from the server has too.
+    const delay = Math.min(pause >= 0 ? pause : longest * (0.5 + Math.random() / 2), MAX_PAUSE);
     this.#timer = setTimeout(() => this.#open(), delay);
     this.#setState("waiting", { delay, reason });
   }
 
-  /** @param {string} reason */
-  #refused(reason) {
-    const refreshable = ["unauthorized", "token_expired"].includes(reason) && typeof this.#options.token === "function";
-    if (!refreshable || !this.#mayRefresh) return this.#end(new RopewalkError(reason, `the server refuses the connection: ${reason}`));
+  #refused(reason = "") {
+    const refreshable = /^(unauthorized|token_expired)$/.test(reason) && typeof this.#options.token === "function";
+    if (!refreshable || !this.#mayRefresh) return this.#end(new RopewalkError(reason, `the server refused the connection: ${reason}`));
     this.#mayRefresh = false;
     this.sid = ""; // the session ends with its token
     this.#open();
@@ -1043,61 +931,56 @@ class Client extends Emitter {
   #end(error) {
     if (this.state === "closed") return;
     let told = false;
-    for (const subscription of [...this.#subscriptions.values()]) told = subscription._end(error) || told;
+    for (const subscription of this.#subscriptions.values()) told = subscription._end(error) || told;
     this.#drop();
-    globalThis.removeEventListener?.("online", this.#hurry);
-    globalThis.document?.removeEventListener("visibilitychange", this.#hurry);
+    this.#listening.abort();
     this.#setState("closed", error && { reason: error.code });
     if (error && !this._emit("error", error) && !told) report(error);
   }
 
-  /** Let go of the connection and its timers. */
   #drop() {
-    this.#attempt++;
     clearTimeout(this.#timer);
     clearInterval(this.#pulse);
-    const socket = this.#socket;
-    this.#socket = undefined;
+    this.#pulse = 0;
     this.#sent.clear();
     this.#unanswered.clear();
+    const socket = this.#socket;
     if (!socket) return;
+    this.#socket = undefined;
     socket.onmessage = socket.onclose = null;
     socket.close();
     for (const subscription of this.#subscriptions.values()) subscription._disconnected();
   }
 
   #checkPulse() {
-    const limit = this.state === "online" ? 3 * this.#pingInterval * 1000 : ANSWER_TIMEOUT;
+    const limit = this.state === "online" ? 3000 * this.#options.pingInterval : ANSWER_TIMEOUT;
     if (Date.now() - this.#heard >= limit) this.#lost("no sign of life from the server");
   }
 
-  /** The browser is online again, or the page is visible. */
   #hurry = () => {
     if (globalThis.document?.visibilityState === "hidden") return;
     if (this.state === "waiting") this.#open();
     else if (this.#socket) this.#checkPulse();
   };
 
-  /** @param {ClientStatus["state"]} state @param {object} [detail] */
+  /** @param {ClientState} state @param {object} [detail] */
   #setState(state, detail) {
     this.state = state;
     this._emit("status", { state, sid: this.sid, transport: this.transport, ...detail });
   }
 }
 
-/** The name in a signed name. @param {string} signed */
-function signedName(signed) {
+function signedName(signed = "") {
   try {
-    const bytes = Uint8Array.from(atob(signed.split("--")[0].replace(/-/g, "+").replace(/_/g, "/")), (each) => each.charCodeAt(0));
-    return String(JSON.parse(new TextDecoder().decode(bytes)));
+    const bytes = atob(signed.split("--")[0].replace(/-/g, "+").replace(/_/g, "/"));
+    return String(JSON.parse(new TextDecoder().decode(Uint8Array.from(bytes, (each) => each.charCodeAt(0)))));
   } catch {
     return signed;
   }
 }
 
 /**
- * A client of the server at `url`: `https://host`, or with the path of its WebSocket. It connects at once, and reconnects until
- * `close()`.
+ * Connect to a server, and reconnect until `close()`. The URL may have the path of the WebSocket.
  * @param {string | URL} [url] @param {ConnectOptions} [options]
  */
 export function connect(url = "/", options = {}) {
