@@ -118,7 +118,7 @@ execute({
   cut({ client, how = 'reset' }) {
     const { socket } = clients.get(client).state_of_test
 
-    if (how === 'silent') socket._socket.pause()
+    if (how === 'silent') socket._socket?.pause()
     else if (socket.readyState === socket.OPEN) cuts[how](socket)
   },
 

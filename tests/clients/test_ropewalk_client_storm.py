@@ -54,6 +54,7 @@ class Publishers:
     def __init__(self, url: str) -> None:
         self.receipts: dict[str, list[tuple[str, int]]] = {stream: [] for stream in STREAMS}
         self._url = url
+        self._enough = False
 
     @property
     def count(self) -> int:
@@ -65,13 +66,12 @@ class Publishers:
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+            self._enough = True
+            await asyncio.gather(*tasks)
 
     async def _publish(self, stream: str) -> None:
         async with aiohttp.ClientSession() as http:
-            while True:
+            while not self._enough:
                 number = len(self.receipts[stream]) + 1
                 await self._publish_one(http, {"stream": stream, "data": number, "uid": f"{stream} {number}"})
                 await asyncio.sleep(PAUSE)

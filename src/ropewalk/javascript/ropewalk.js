@@ -20,8 +20,7 @@
  *   WebSocket?: { new (url: string, protocols: string[]): any } }} ConnectOptions */
 
 const ANSWER_TIMEOUT = 10_000;
-const MAX_PAUSE = 300_000; // of a reconnect, as a server requests it
-const EVENTS_TIME = 120_000; // on server-sent events, until the WebSocket is tried again
+const EVENTS_TIME = 120_000; // until the WebSocket is tried again
 
 export class RopewalkError extends Error {
   constructor(code = "", message = code) {
@@ -237,8 +236,8 @@ function gapItem({ stream, reason, known, position, tip }) {
 class Presence {
   #members = new Map();
   /** @type {Map<string, any> | undefined} */
-  #pages; // of the query that is not complete
-  #events = /** @type {any[]} */ ([]); // since that query
+  #pages; // of a query without its last page
+  #events = /** @type {any[]} */ ([]);
   /** @type {{ id: string, info?: any } | undefined} */
   #member;
   #subscription;
@@ -275,9 +274,8 @@ class Presence {
   /** @internal */
   _live() {
     if (this.#member) this.#subscription._command("join", { presence: this.#member });
+    this.#pages = this.#subscription._command("presence") ? new Map() : undefined;
     this.#events = [];
-    this.#pages = new Map();
-    this.#subscription._command("presence");
   }
 
   /** @internal @param {any} frame */
@@ -315,19 +313,22 @@ export class Subscription extends Emitter {
   /** @type {SubscriptionState} */
   state = "pending";
   #client;
-  #options;
+  #key;
+  #resume = /** @type {SubscribeOptions["resume"]} */ (undefined);
+  #limit;
+  #last;
   #track = new Track((item) => this.#deliver(item));
   #started = Date.now();
   #accepted = false; // the server has confirmed it once
   #since = 0;
   /** @type {Presence | undefined} */
   #presence;
-  #queue = /** @type {(Message<T> | GapItem)[]} */ ([]);
+  #queue = /** @type {any[]} */ ([]);
   /** @type {"handlers" | "loop" | undefined} */
   #reader;
-  /** @type {Message<T> | GapItem | undefined} */
-  #yielded; // the item that the loop works on
-  #wakes = /** @type {(() => void)[]} */ ([]);
+  #yielded = /** @type {any} */ (undefined); // the item that the loop works on
+  /** @type {(() => void) | undefined} */
+  #wake;
   #seen = /** @type {Map<string, Position>} */ (new Map()); // what the program has handled
   /** @type {RopewalkError | undefined} */
   #error;
@@ -338,16 +339,19 @@ export class Subscription extends Emitter {
   constructor(client, options, identifier = "", name = "") {
     super();
     this.#client = client;
-    this.#options = options;
     this.identifier = identifier;
     this.name = name;
-    const stored = options.resume?.getItem(this.#key);
+    this.#key = `ropewalk ${client.url} ${identifier}`;
+    this.#resume = options.resume;
+    this.#limit = options.queue ?? 1000;
+    const stored = this.#resume?.getItem(this.#key);
     /** @type {any} */
     const from = stored ? { positions: JSON.parse(stored) } : (options.from ?? "live");
-    const { since, epoch, offset, positions = epoch ? { [name]: { epoch, offset } } : {} } = from;
+    const { last, since, epoch, offset, positions = offset === undefined ? {} : { [name]: { epoch, offset } } } = from;
     if (from === "start") this.#since = 1;
-    else if (since) this.#since = Math.max(1, since / 1000);
+    else if (since !== undefined) this.#since = Math.max(1, since / 1000);
     else if (typeof from === "string" && from !== "live") throw new TypeError(`from: ${from}`);
+    this.#last = last;
     this.#seen = new Map(Object.entries(positions));
     this.#track.positions = new Map(this.#seen);
   }
@@ -371,10 +375,6 @@ export class Subscription extends Emitter {
 
   get #isLive() {
     return this.state === "live" || this.state === "replaying";
-  }
-
-  get #key() {
-    return `ropewalk ${this.#client.url} ${this.identifier}`;
   }
 
   /** Send a message that is not stored. @param {any} data */
@@ -425,7 +425,7 @@ export class Subscription extends Emitter {
     return this;
   }
 
-  /** @returns {Promise<IteratorResult<Message<T> | GapItem, undefined>>} */
+  /** For one loop at a time. @returns {Promise<IteratorResult<Message<T> | GapItem, undefined>>} */
   async next() {
     if (this.#reader !== "loop") {
       this.#reader = "loop";
@@ -435,10 +435,9 @@ export class Subscription extends Emitter {
     while (!this.#queue.length) {
       if (this.#error) throw this.#error;
       if (this.state === "closed") return { done: true, value: undefined };
-      await new Promise((resolve) => this.#wakes.push(() => resolve(0)));
+      await /** @type {Promise<void>} */ (new Promise((resolve) => (this.#wake = resolve)));
     }
-    const value = /** @type {Message<T> | GapItem} */ (this.#queue.shift());
-    this.#yielded = value;
+    const value = (this.#yielded = this.#queue.shift());
     if (this.state === "paused" && this.#queue.length <= this.#limit / 2) this._subscribe();
     return { done: false, value };
   }
@@ -448,10 +447,6 @@ export class Subscription extends Emitter {
   async return() {
     this.#handled();
     return { done: true, value: undefined };
-  }
-
-  get #limit() {
-    return this.#options.queue ?? 1000;
   }
 
   /** @internal @override */
@@ -464,27 +459,26 @@ export class Subscription extends Emitter {
     }
   }
 
-  /** @param {Message<T> | GapItem} item */
+  /** @param {any} item */
   #deliver(item) {
     if (this.#reader === "handlers" && !this.#queue.length) return this.#hand(item);
     this.#queue.push(item);
     if (this.#reader === "loop") this.#announce(item);
-    this.#wake();
+    this.#wake?.();
     if (this.#queue.length < this.#limit) return;
-    if (!this.#reader) return this.#dropOldest();
+    if (!this.#reader) return this.#dropUnread();
     // The loop is too slow: request the rest by position when there is room.
     if (!this.#isLive) return;
     this.#send("unsubscribe");
     this.#setState("paused");
   }
 
-  /** @param {Message<T> | GapItem} item */
+  /** @param {any} item */
   #announce(item) {
-    if (item.gap) this._emit("gap", item.gap);
-    else this._emit("message", item);
+    this._emit(item.gap ? "gap" : "message", item.gap ?? item);
   }
 
-  /** @param {Message<T> | GapItem} item */
+  /** @param {any} item */
   #hand(item) {
     if (this.state === "closed") return;
     if (item.position) this.#seen.set(item.stream, item.position);
@@ -502,23 +496,19 @@ export class Subscription extends Emitter {
 
   #save() {
     try {
-      this.#options.resume?.setItem(this.#key, JSON.stringify(this.positions));
+      this.#resume?.setItem(this.#key, JSON.stringify(this.positions));
     } catch (error) {
-      this.#options = { ...this.#options, resume: undefined }; // the storage is full
+      this.#resume = undefined;
       report(error);
     }
   }
 
-  #wake() {
-    for (const wake of this.#wakes.splice(0)) wake();
-  }
-
-  /** Nothing reads. The first reader will get a gap. */
-  #dropOldest() {
-    const [first, second] = this.#queue;
-    const gap = first.gap?.reason === "unread" && first.gap;
-    const { stream, position } = gap ? second : first;
-    this.#queue.splice(0, gap ? 2 : 1, gapItem({ stream, reason: "unread", known: gap ? gap.known : this.#seen.get(stream), position }));
+  /** Nothing reads. The first reader gets a gap for the older half. */
+  #dropUnread() {
+    const dropped = this.#queue.splice(0, Math.ceil(this.#limit / 2));
+    for (const [stream, position] of new Map(dropped.map((item) => [item.stream, item.position]))) {
+      this.#queue.unshift(gapItem({ stream, reason: "unread", known: this.#seen.get(stream), position }));
+    }
   }
 
   #send(command = "", fields = {}) {
@@ -597,10 +587,9 @@ export class Subscription extends Emitter {
 
   /** @param {Record<string, any>} [streams] */
   #began(streams = {}) {
-    const last = !this.#accepted && !this.#track.asked && /** @type {any} */ (this.#options.from)?.last;
-    if (last) {
+    if (this.#last && !this.#accepted) {
       for (const [stream, { epoch, tip }] of Object.entries(streams)) {
-        this.#track.positions.set(stream, { epoch, offset: Math.max(0, tip - last) });
+        this.#track.positions.set(stream, { epoch, offset: Math.max(0, tip - this.#last) });
       }
       this.#accepted = true;
       this.#requestHistory();
@@ -627,7 +616,7 @@ export class Subscription extends Emitter {
   #caughtUp(streams) {
     this.#track.confirmed();
     this.#startAt(streams);
-    if (!this.#isLive) return; // the messages that were held have filled the queue
+    if (!this.#isLive) return; // the held messages have filled the queue
     if (this.#track.wantsMore) this.#requestHistory();
     else this.#setState("live");
   }
@@ -657,7 +646,7 @@ export class Subscription extends Emitter {
     this.#error = error;
     this.#setState("closed");
     this.#settleCalls("closed");
-    this.#wake();
+    this.#wake?.();
     return (!!error && this._emit("error", error)) || this.#reader === "loop";
   }
 }
@@ -716,11 +705,11 @@ export class Client extends Emitter {
   /** @type {any} */
   #socket;
   #failures = 0; // since the last ping
-  #unopened = 0; // WebSockets in a row that did not open
+  #unopened = 0; // WebSockets in a row
   #webSocketWorks = false;
   #mayRefresh = true;
   #timer = 0;
-  #pulse = 0; // another one for each connection
+  #pulse = 0;
   #heard = 0;
   #skew = -5; // seconds between the server's clock and ours, at least
   #listening = new AbortController();
@@ -788,7 +777,7 @@ export class Client extends Emitter {
 
   /** Returns whether it was sent. @internal */
   _send(command = "", identifier = "", fields = {}) {
-    if (this.state !== "online" || this.#socket.readyState !== 1) return false;
+    if (this.state !== "online" || this.#socket?.readyState !== 1) return false;
     if (this.transport === "events") {
       // Commands are in the request: make a new one.
       clearTimeout(this.#timer);
@@ -889,7 +878,7 @@ export class Client extends Emitter {
     this.#mayRefresh = true;
     this.sid = sid;
     this.#setState("online", { restored });
-    if (this.transport === "events") return; // the request contains the subscriptions
+    if (this.transport === "events") return;
     for (const id of ids) if (!this.#subscriptions.has(id)) this._send("unsubscribe", id);
     for (const [id, subscription] of this.#subscriptions) if (this.state === "online") subscription._connected(ids.includes(id));
   }
@@ -908,13 +897,12 @@ export class Client extends Emitter {
   }
 
   #lost(reason = "", pause = NaN) {
-    if (this.transport === "events") this.#unopened = 1; // try the WebSocket again
+    if (this.transport === "events") this.#unopened = 1;
     else if (!this.#webSocketWorks) this.#unopened++;
     this.#drop();
     const { minDelay, maxDelay } = this.#options;
     const longest = Math.min(maxDelay, minDelay * 2 ** this.#failures++);
-    // With jitter, which a pause from the server has too.
-    const delay = Math.min(pause >= 0 ? pause : longest * (0.5 + Math.random() / 2), MAX_PAUSE);
+    const delay = pause >= 0 ? Math.min(pause, 300_000) : longest * (0.5 + Math.random() / 2);
     this.#timer = setTimeout(() => this.#open(), delay);
     this.#setState("waiting", { delay, reason });
   }
