@@ -62,8 +62,28 @@ async function loop({ client, channel, items = Infinity }, subscription) {
   }
 }
 
+function perform({ client, channel, action, data, options }) {
+  of({ client, channel })
+    .perform(action, data, options)
+    .then(
+      result => report({ client, channel, event: 'replied', result }),
+      error => report({ client, channel, event: 'perform_failed', ...plain(error) })
+    )
+}
+
+function subscribe(args) {
+  const { client, channel, stream, kind, params, from, resume, queue, iterate, then } = args
+  const options = { from, queue, ...(resume && { resume: storage(resume) }) }
+  const made = kind ? clientOf(args).channel(kind, params, options) : clientOf(args).subscribe(stream, options)
+
+  subscriptions.set(`${client}/${channel}`, made)
+  watch(iterate || then ? { ...args, only: ['status', 'gap', 'transient'] } : args, made)
+  if (iterate) loop({ ...args, items: iterate === true ? Infinity : iterate }, made)
+}
+
 execute({
-  open({ client, url, tokens, blocked = false, options = {} }) {
+  // `first`: a subscription of the same moment, before the server can answer.
+  open({ client, url, tokens, first, blocked = false, options = {} }) {
     const state = { blocked, asked: 0 }
     const token = tokens && (() => tokens[Math.min(state.asked++, tokens.length - 1)])
     const made = connect(url, { token, minDelay: 20, maxDelay: 200, WebSocket: sockets(state), ...options })
@@ -72,18 +92,10 @@ execute({
     clients.set(client, made)
     made.on('status', status => report({ client, event: 'status', ...status, asked: state.asked }))
     made.on('error', error => report({ client, event: 'client_error', ...plain(error) }))
+    if (first) subscribe({ client, ...first })
   },
 
-  subscribe(args) {
-    const { client, channel, stream, kind, params, from, resume, queue, iterate, then } = args
-    const options = { from, queue, ...(resume && { resume: storage(resume) }) }
-    const made = kind ? clientOf(args).channel(kind, params, options) : clientOf(args).subscribe(stream, options)
-
-    subscriptions.set(`${client}/${channel}`, made)
-    watch(iterate || then ? { ...args, only: ['status', 'gap', 'transient'] } : args, made)
-    if (iterate) loop({ ...args, items: iterate === true ? Infinity : iterate }, made)
-  },
-
+  subscribe,
   watch: args => watch(args, of(args)),
   loop: args => void loop(args, of(args)),
   close: args => of(args).close(),
@@ -105,13 +117,12 @@ execute({
       )
   },
 
-  perform({ client, channel, action, data, options }) {
-    of({ client, channel })
-      .perform(action, data, options)
-      .then(
-        result => report({ client, channel, event: 'replied', result }),
-        error => report({ client, channel, event: 'perform_failed', ...plain(error) })
-      )
+  perform,
+
+  // In one task, so that the reply cannot come before.
+  perform_and_cut(args) {
+    perform(args)
+    cuts.reset(clientOf(args).state_of_test.socket)
   },
 
   // `silent`: the link ends without a sign. The client must notice by itself.

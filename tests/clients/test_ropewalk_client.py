@@ -358,9 +358,9 @@ async def test_a_refused_token_is_replaced_once(ropewalk: Script, guarded_server
 
 
 async def test_two_refused_tokens_end_the_client_with_the_reason(ropewalk: Script, guarded_server: RunningServer) -> None:
-    await ropewalk.order("open", "ada", url=guarded_server.url, tokens=["stale", "stale too", token()])
+    first = {"channel": "loop", "stream": "any", "iterate": True}
+    await ropewalk.order("open", "ada", url=guarded_server.url, tokens=["stale", "stale too", token()], first=first)
     ada = Client(ropewalk, "ada")
-    await ada.order("subscribe", channel="loop", stream="any", iterate=True)
     assert (await ada.sees("client_error"))["code"] == "unauthorized"
     assert (await ada.sees("loop_failed"))["code"] == "unauthorized"
     assert (await ada.sees("status", state="closed"))["reason"] == "unauthorized"

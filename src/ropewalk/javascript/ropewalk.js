@@ -107,7 +107,7 @@ export class Track {
     this.#gone.clear();
   }
 
-  /** Live delivery begins at these tips. @param {Record<string, any>} [streams] */
+  /** @param {Record<string, any>} [streams] */
   began(streams = {}) {
     for (const [stream, { epoch, tip }] of Object.entries(streams)) {
       if (!this.positions.has(stream)) this.positions.set(stream, { epoch, offset: tip });
@@ -350,7 +350,7 @@ export class Subscription extends Emitter {
     const { last, since, epoch, offset, positions = offset === undefined ? {} : { [name]: { epoch, offset } } } = from;
     if (from === "start") this.#since = 1;
     else if (since !== undefined) this.#since = Math.max(1, since / 1000);
-    else if (typeof from === "string" && from !== "live") throw new TypeError(`from: ${from}`);
+    else if (from !== "live" && typeof from !== "object") throw new TypeError(`from: ${from}`);
     this.#last = last;
     this.#seen = new Map(Object.entries(positions));
     this.#track.positions = new Map(this.#seen);
@@ -442,7 +442,7 @@ export class Subscription extends Emitter {
     return { done: false, value };
   }
 
-  /** A loop that ends early leaves the subscription open.
+  /** Leaves the subscription open.
    * @returns {Promise<IteratorResult<any, undefined>>} */
   async return() {
     this.#handled();
@@ -455,7 +455,7 @@ export class Subscription extends Emitter {
     if (type === "message" && !this.#reader) {
       this.#reader = "handlers";
       // The other handlers of this moment come first.
-      queueMicrotask(() => this.#queue.splice(0).forEach((item) => this.#hand(item)));
+      queueMicrotask(() => this.#reader === "handlers" && this.#queue.splice(0).forEach((item) => this.#hand(item)));
     }
   }
 
@@ -525,7 +525,7 @@ export class Subscription extends Emitter {
     if (this.#client.transport === "events") throw new RopewalkError("read_only", "WebSockets are blocked: read only");
   }
 
-  /** `restored`: the session still has this subscription. @internal */
+  /** @internal */
   _connected(restored = false) {
     if (restored && this.#accepted && this.state !== "paused") {
       this.#track.lost();
@@ -651,7 +651,7 @@ export class Subscription extends Emitter {
   }
 }
 
-/** In the place of a WebSocket: the subscriptions are in the request, and nothing can be sent later. */
+/** In the place of a WebSocket. The subscriptions are in the request. */
 class EventStream {
   readyState = 1;
   /** @type {any} */
@@ -698,6 +698,7 @@ export class Client extends Emitter {
   state = "connecting";
   sid = "";
   transport = "websocket";
+  /** @type {any} */
   #options;
   #subscriptions = /** @type {Map<string, Subscription<any>>} */ (new Map());
   #sent = new Set(); // identifiers of unanswered subscribe commands
@@ -718,7 +719,8 @@ export class Client extends Emitter {
   constructor(url, options) {
     super();
     const defaults = { tokenParam: "jid", events: "/events", pingInterval: 3, minDelay: 500, maxDelay: 15_000 };
-    this.#options = { ...defaults, WebSocket: globalThis.WebSocket, ...options };
+    const given = Object.entries(options).filter(([, value]) => value !== undefined);
+    this.#options = { ...defaults, WebSocket: globalThis.WebSocket, ...Object.fromEntries(given) };
     const place = new URL(url, globalThis.location?.href);
     place.protocol = place.protocol.replace("http", "ws");
     if (place.pathname === "/") place.pathname = "/cable";
@@ -758,7 +760,7 @@ export class Client extends Emitter {
     if (this.state === "waiting" || this.state === "offline") this.#open();
   }
 
-  /** Close the connection and all subscriptions. */
+  /** With all subscriptions. */
   close() {
     this.#end();
   }
