@@ -111,7 +111,7 @@ test('a new epoch without a notice is a gap', () => {
   assert.deepEqual(yielded, ['epoch_changed 4-2', 3])
 })
 
-test('a partial answer is no gap: the rest is requested and live messages wait', () => {
+test('a partial answer is not a gap: the rest is requested and live messages wait', () => {
   const { track, yielded } = trackAt(2)
   track.request()
   track.rejected(rejection('partial', { oldest: 5, tip: 6 }))
@@ -130,7 +130,7 @@ test('unclaimed without a request is a gap that keeps the position', () => {
   assert.deepEqual([yielded, position(track)], [['unclaimed 8-'], { epoch: 'e', offset: 8 }])
 })
 
-test('unclaimed that crosses a request is no gap: the answer follows', () => {
+test('unclaimed that crosses a request is not a gap: the answer follows', () => {
   const { track, yielded } = trackAt(4)
   track.request()
   track.rejected(rejection('unclaimed', { oldest: 5, tip: 7 }))

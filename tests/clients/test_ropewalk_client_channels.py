@@ -75,7 +75,7 @@ async def test_an_unknown_room_is_rejected(ropewalk: Script, chat: RunningServer
 
 
 async def test_a_client_without_a_name_ends_as_unauthorized(ropewalk: Script, chat: RunningServer) -> None:
-    await ropewalk.order("open", "nobody", url=chat.url)
-    nobody = Client(ropewalk, "nobody")
-    assert (await nobody.sees("client_error"))["code"] == "unauthorized"
-    assert (await nobody.sees("status", state="closed"))["reason"] == "unauthorized"
+    await ropewalk.order("open", "unnamed", url=chat.url)
+    unnamed = Client(ropewalk, "unnamed")
+    assert (await unnamed.sees("client_error"))["code"] == "unauthorized"
+    assert (await unnamed.sees("status", state="closed"))["reason"] == "unauthorized"

@@ -32,7 +32,7 @@ export class RopewalkError extends Error {
 
 const report = (/** @type {unknown} */ error) => (globalThis.reportError ?? console.error)(error);
 
-/** Nobody needs to await it. @template T @param {() => Promise<T>} act */
+/** Callers need not await it. @template T @param {() => Promise<T>} act */
 function quiet(act) {
   const promise = act();
   promise.catch(() => {});
@@ -214,7 +214,7 @@ export class Track {
   #advance({ stream_id: stream, epoch, offset, message, type }) {
     const known = this.positions.get(stream);
     if (known?.epoch === epoch && offset <= Number(known?.offset)) return;
-    // A missing offset is no gap: publications may exclude this session.
+    // A missing offset is not a gap: publications may exclude this session.
     const complete = this.#gone.delete(stream) && offset === 1;
     if (known?.epoch && known.epoch !== epoch && !complete) {
       this.#gap({ stream, reason: "epoch_changed", position: { epoch, offset: offset - 1 } });
@@ -364,7 +364,7 @@ export class Subscription extends Emitter {
     return this.#presence;
   }
 
-  /** What was handled. @returns {Positions} */
+  /** By stream. @returns {Positions} */
   get positions() {
     return Object.fromEntries(this.#seen);
   }
@@ -639,7 +639,7 @@ export class Subscription extends Emitter {
     if (!this.#client._emit("error", error) && !told) report(error);
   }
 
-  /** Returns whether the program was told. @internal @param {RopewalkError} [error] */
+  /** Returns whether the program gets the error. @internal @param {RopewalkError} [error] */
   _end(error) {
     if (this.state === "closed") return true;
     this.#client._remove(this.identifier, this.#isLive);
