@@ -24,7 +24,7 @@ INSTALL = $(PIP) install --quiet --disable-pip-version-check --constraint constr
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test-fast test test-all chaos fuzz check format docs bench dist prerequisites clean
+.PHONY: help run demo test-fast test test-all chaos fuzz check format docs bench dist npm prerequisites clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -79,6 +79,9 @@ dist: $(STAMPS)/dist ## build a wheel and a source distribution, and dist/ropewa
 	$(BIN)/python -m build --no-isolation --outdir dist . >build.log 2>&1 || { cat build.log >&2; exit 1; }
 	@rm -f build.log
 	$(BIN)/python distribution/one_file.py dist/ropewalk
+
+npm: $(STAMPS)/npm ## build the npm package of the JavaScript client: dist/ropewalk-client-VERSION.tgz
+	$(PYTHON) distribution/npm_package.py dist
 
 clean: ## remove everything that was installed or built here
 	rm -rf $(VENV) $(STAMPS) build dist src/*.egg-info tests/clients/node_modules

@@ -7,12 +7,10 @@ import argparse
 import http.client
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urlsplit
 
 PAGE = Path(__file__).with_name("index.html")
-CLIENT = files("ropewalk.dashboard") / "static" / "cable.js"  # the client of the demo page, without any dependency
 STREAM = "chat/tutorial"
 MAX_BODY = 65536
 
@@ -33,11 +31,8 @@ class Chat(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/":
-            cable = self.ropewalk.replace("http", "ws", 1) + "/cable"
-            page = PAGE.read_text().replace("{{cable}}", cable).replace("{{stream}}", STREAM)
+            page = PAGE.read_text().replace("{{ropewalk}}", self.ropewalk).replace("{{stream}}", STREAM)
             self._answer(200, page, "text/html; charset=utf-8")
-        elif self.path == "/cable.js":
-            self._answer(200, CLIENT.read_text(), "text/javascript; charset=utf-8")
         else:
             self._answer(404, "not here", "text/plain")
 

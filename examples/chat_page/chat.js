@@ -1,15 +1,14 @@
 // The page: log in, write messages, list the members and who is typing. All input is inserted as text, never as markup.
 
-import { Channel } from "./cable.js";
+const { cable, room } = document.body.dataset;
+const { connect } = await import(new URL("/ropewalk.js", cable.replace(/^ws/, "http"))); // from the server of the WebSocket
 
 const TYPING_EVERY = 2_000;
 const TYPING_LASTS = 3_000;
-const STATES = { online: "online", offline: "offline, trying again", refused: "not logged in" };
+const EARLIER = 300_000; // milliseconds of the conversation that a new page shows
 
 const $ = (id) => document.getElementById(id);
-const { cable, room } = document.body.dataset;
-const channel = new Channel(cable, "ChatChannel", { room });
-const members = new Map(); // names by id
+let chat; // the subscription, from the login on
 
 function show(name, text, kind = "") {
   const line = document.createElement("li");
@@ -25,49 +24,66 @@ function complain(id, text = "") {
   $(id).hidden = !text;
 }
 
-channel.addEventListener("state", ({ detail: { name, reason } }) => {
-  const stranger = name === "refused" && reason === "unauthorized";
+function showState(name, text) {
   $("status").dataset.state = name;
-  $("state").value = name === "refused" && !stranger ? `refused: ${reason}` : STATES[name];
-  if (name === "offline") return; // the shown messages stay
-  $("login").hidden = !stranger;
-  $("chat").hidden = name !== "online";
-});
-channel.addEventListener("message", ({ detail: { message } }) => {
-  $("typing").textContent = "";
-  show(message.name, message.text);
-});
-channel.addEventListener("gap", () => show("", "Some messages are gone. The messages still kept follow.", "notice"));
+  $("state").value = text;
+}
 
-channel.addEventListener("presence", ({ detail: { type, id, info, records = [] } }) => {
-  if (type === "info") members.clear();
-  for (const member of records) members.set(member.id, member.info?.name ?? member.id);
-  if (type === "join") members.set(id, info?.name ?? id);
-  if (type === "leave") members.delete(id);
-  $("members").value = [...members.values()].sort().join(", ") || "no members";
-});
+function open() {
+  const client = connect(cable);
+  chat = client.channel("ChatChannel", { room }, { from: { since: Date.now() - EARLIER } });
+  client.on("status", ({ state }) => state === "waiting" && showState("offline", "offline, trying again"));
+  chat.on("status", ({ state }) => {
+    if (state !== "live") return;
+    showState("online", "online");
+    $("login").hidden = true;
+    $("chat").hidden = false;
+  });
+  chat.on("error", ({ code }) => {
+    const stranger = code === "unauthorized";
+    client.close();
+    showState("refused", stranger ? "not logged in" : `refused: ${code}`);
+    $("login").hidden = !stranger;
+    $("chat").hidden = true;
+  });
+  chat.on("message", ({ data }) => {
+    $("typing").textContent = "";
+    show(data.name, data.text);
+  });
+  chat.on("gap", () => show("", "Some messages are gone. The messages still kept follow.", "notice"));
+  chat.on("presence", () => {
+    const names = chat.presence.members.map(nameOf);
+    $("members").value = names.sort().join(", ") || "no members";
+  });
+  chat.on("transient", showTyping);
+}
+
+function nameOf({ id, info }) {
+  return info?.name ?? id;
+}
 
 let typingSentAt = 0;
 $("compose").addEventListener("input", () => {
   if (Date.now() - typingSentAt < TYPING_EVERY) return;
   typingSentAt = Date.now();
-  channel.whisper({ typing: true });
+  chat.whisper({ typing: true });
 });
 
 // A whisper is untrusted input of another client. Only `from` is set by the server.
 let typingEnds = 0;
-channel.addEventListener("whisper", ({ detail: { message, from } }) => {
-  if (message?.typing !== true) return;
+function showTyping({ type, data, from }) {
+  if (type !== "whisper" || data?.typing !== true) return;
+  const member = chat.presence.members.find(({ id }) => id === from);
   clearTimeout(typingEnds);
-  $("typing").textContent = `${members.get(from) ?? "Someone"} is typing…`;
+  $("typing").textContent = `${member ? nameOf(member) : "Someone"} is typing…`;
   typingEnds = setTimeout(() => ($("typing").textContent = ""), TYPING_LASTS);
-});
+}
 
 $("compose").addEventListener("submit", async (event) => {
   event.preventDefault();
   const field = event.target.text;
   try {
-    await channel.perform("speak", { text: field.value });
+    await chat.perform("speak", { text: field.value });
     field.value = "";
     complain("problem");
   } catch (error) {
@@ -84,7 +100,7 @@ $("login").addEventListener("submit", async (event) => {
     body: JSON.stringify({ name: event.target.name.value }),
   });
   complain("login-problem", answer.ok ? "" : "That name cannot be used.");
-  if (answer.ok) channel.open();
+  if (answer.ok) open();
 });
 
-channel.open();
+open();

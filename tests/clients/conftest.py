@@ -32,6 +32,12 @@ async def rails_process() -> AsyncIterator[NodeProcess]:
         yield node
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def ropewalk_process() -> AsyncIterator[NodeProcess]:
+    async with node_process("ropewalk_client.js") as node:
+        yield node
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def anycable(anycable_process: NodeProcess) -> AsyncIterator[Script]:
     async with new_script(anycable_process) as script:
@@ -41,6 +47,12 @@ async def anycable(anycable_process: NodeProcess) -> AsyncIterator[Script]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def rails(rails_process: NodeProcess) -> AsyncIterator[Script]:
     async with new_script(rails_process) as script:
+        yield script
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def ropewalk(ropewalk_process: NodeProcess) -> AsyncIterator[Script]:
+    async with new_script(ropewalk_process) as script:
         yield script
 
 

@@ -68,7 +68,7 @@ def test_spark_pages_state_which_python_the_workers_need() -> None:
 
 def test_the_tutorial_shows_the_message_handler_of_the_chat_example() -> None:
     page = {line.strip() for line in (ROOT / "examples" / "chat" / "index.html").read_text().splitlines()}
-    (shown,) = [block.text for block in blocks(ROOT / "docs" / "tutorial.md") if "new Session(" in block.text]
-    listener = shown[shown.index("chat.addEventListener") : shown.index("chat.open")]
+    (shown,) = [block.text for block in blocks(ROOT / "docs" / "tutorial.md") if "import { connect }" in block.text]
+    listener = shown[shown.index("chat.on(") :]
 
     assert [line for line in listener.splitlines() if line.strip() not in page] == []

@@ -52,7 +52,7 @@ async def test_client_with_an_expired_token_gets_a_new_one_and_resumes(
 ) -> None:
     endpoint, url = application
     (tmp_path / "node_modules").symlink_to(ROOT / "tests" / "clients" / "node_modules")
-    block = next(block.text for block in blocks(PAGE) if block.language == "js")
+    block = next(block.text for block in blocks(PAGE) if "createCable" in block.text)
     with running_server("--secret", SECRET) as server:
         text = block.replace("wss://live.example.com/cable", server.cable).replace('"/cable-token"', json.dumps(url))
         (tmp_path / "page.mjs").write_text(BEFORE + text + AFTER % json.dumps(signed("news")))

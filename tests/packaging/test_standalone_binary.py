@@ -150,8 +150,8 @@ async def test_server_uses_redis_and_has_the_files_of_the_demo_page(here: Machin
         with urllib.request.urlopen(f"{server.url}/demo") as answer:  # noqa: ASYNC210
             page = answer.read().decode()
         assert "<title>" in page
-        for name in ("cable.js", "demo.css", "icon.svg"):
-            assert status_of(f"{server.url}/demo/{name}") == 200
+        for path in ("ropewalk.js", "demo/demo.css", "demo/icon.svg"):
+            assert status_of(f"{server.url}/{path}") == 200
 
 
 def test_channels_of_an_application_may_use_the_standard_library(here: Machine, tmp_path: Path) -> None:

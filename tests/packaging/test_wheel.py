@@ -50,7 +50,7 @@ async def test_server_runs_from_the_installed_wheel(wheel: Path, tmp_path: Path)
 
     with running_server("--demo", program=(str(place / "bin" / "ropewalk"),)) as server:
         assert (await publish(server, "news", "1"))["offset"] == 1
-        for path in ("/health", "/demo", "/demo/cable.js"):
+        for path in ("/health", "/demo", "/ropewalk.js"):
             assert urllib.request.urlopen(f"{server.url}{path}").status == 200  # noqa: ASYNC210
         assert server.stop() == 0
 

@@ -50,6 +50,7 @@ from ropewalk.engine.inspection import NodeInspector, ReportSources
 from ropewalk.engine.node import Node
 from ropewalk.engine.tiered import TieredBackend
 from ropewalk.engine.transactions import Transactions
+from ropewalk.javascript import PATH, client_script
 from ropewalk.model.limits import AppLimits, Limits
 from ropewalk.model.rules import StreamRules
 from ropewalk.ports import Application, Archive, Authenticator, Backend, Channels, Inspector, JournalReader
@@ -299,7 +300,7 @@ def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort, inspe
     node, api = parts.node, settings.api.api_path.rstrip("/")
     metrics = MetricsPage(inspector, __version__)
     operations = OperationsEndpoint(inspector, metrics.render, metrics.content_type)
-    routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)
+    routes = [*operations.routes(settings.server.health_path, settings.operations.metrics_http), _client_route()]
     guards = parts.guards
     for path, endpoint in publish_endpoints(settings, parts).items():
         routes += endpoint.routes(path)
@@ -332,6 +333,19 @@ def _fixed(path: str, page: StaticPage) -> HttpRoute:
         return HttpResponse(page.status, page.body, fields)
 
     return HttpRoute("GET", path, answer)
+
+
+def _client_route() -> HttpRoute:
+    """The JavaScript client. A browser that has the same file gets 304."""
+    script, headers = client_script()
+    fields = encode_fields(headers)
+
+    async def answer(request: HttpRequest) -> HttpAnswer:
+        if headers["ETag"] in request.headers.get("if-none-match"):
+            return HttpResponse(304, fields=fields)
+        return HttpResponse(200, script, fields)
+
+    return HttpRoute("GET", PATH, answer)
 
 
 # --- the application behind the server: Python channels, RPC over gRPC or HTTP, or none ------------------------------

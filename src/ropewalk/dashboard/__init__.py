@@ -24,7 +24,7 @@ SECURITY_HEADERS = {
 CONTENT_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 PAGE = "demo.html"
-ASSETS = ("demo.css", "demo.js", "cable.js", "messages.js", "publisher.js", "report.js", "icon.svg")
+ASSETS = ("demo.css", "demo.js", "messages.js", "publisher.js", "report.js", "icon.svg")
 
 
 class StaticPage(Struct, frozen=True):

@@ -41,15 +41,16 @@ class SseCodec(TransmissionCodec):
         unwrap: send data messages as their bare message (GET).
         raw: omit every message with a type.
         keyed: id lines have the key of their subscription.
+        positions: confirmations have the positions of their streams, and every gap is a rejection.
     """
 
     one_way = True
-    reports_positions = False
     shows_tips = True
     confirms_with_tips = False
     answers_repeats = False
 
-    def __init__(self, unwrap: bool, raw: bool, keyed: bool = False) -> None:
+    def __init__(self, unwrap: bool, raw: bool, keyed: bool = False, positions: bool = False) -> None:
+        self.reports_positions = positions
         self._unwrap = unwrap
         self._raw = raw
         self._keyed = keyed
@@ -93,7 +94,7 @@ class SseCodec(TransmissionCodec):
     def _about(self, kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
         key = self._key(identifier)
         positions = b"".join(id_line(stream, tip.epoch, tip.offset, key) for stream, tip in tips)
-        return self._typed(kind, cable_json.about_json(kind, identifier), positions)
+        return self._typed(kind, cable_json.about_json(kind, identifier, tips if self.reports_positions else ()), positions)
 
     def confirm_trimmed(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         key = self._key(identifier)

@@ -172,6 +172,14 @@ def test_gap_without_an_epoch_moves_no_position(reason: GapReason) -> None:
     assert b"id:" not in GET.reject_history("i", [Gap("chat", reason, "", 1, 0)])
 
 
+def test_confirmation_has_the_positions_for_clients_that_ask_for_them() -> None:
+    codec = SseCodec(unwrap=False, raw=False, positions=True)
+    told = codec.confirm_history("i", TIPS)
+    assert b'"streams":{"chat":{"epoch":"e1","tip":7},"new":{"epoch":"","tip":0}}' in told
+    assert codec.reports_positions
+    assert not POST.reports_positions
+
+
 def test_raw_keeps_ids_and_retry_lines() -> None:
     assert RAW.confirm_subscription("i", TIPS[:1]) == b"id: 7/e1/chat\n\n"
     assert sent(RAW, registered(b"1", broadcast_type="alert")) == b"id: 7/e1/chat\n\n"

@@ -24,7 +24,7 @@ from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection, SessionHandle
 from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.event_ids import MAX_BYTES, EventIds, parse_event_id
-from ropewalk.protocol.handshake import client_options, find_token
+from ropewalk.protocol.handshake import asks_positions, client_options, find_token
 from ropewalk.protocol.sse import SseCodec, subscription_of_query, subscriptions_of_body, wants_raw
 
 HIGH_WATER = 65_536
@@ -245,7 +245,7 @@ _HEADERS = {
 }
 
 # Shared by all connections of a kind, so that the hub encodes a message once for all of them.
-_CODECS = {kind: SseCodec(*kind) for kind in product((True, False), repeat=3)}
+_CODECS = {kind: SseCodec(*kind) for kind in product((True, False), repeat=4)}
 
 
 class SseEndpoint:
@@ -315,7 +315,7 @@ class SseEndpoint:
     async def _serve(self, request: HttpRequest, subscriptions: list[Subscribe], cors: dict[str, str]) -> HttpAnswer:
         link = SseLink(request, self._keepalive)
         keyed = len(subscriptions) > 1
-        codec = _CODECS[request.method == "GET", wants_raw(request.query), keyed]
+        codec = _CODECS[request.method == "GET", wants_raw(request.query), keyed, asks_positions(request.query)]
         session = self._open_session(self._connect_request(request), link, codec)
         link.attach(session)
         commands: list[asyncio.Task[bool]] = []

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from ropewalk.app.nats_addresses import is_loopback, require_guarded
 from ropewalk.app.settings.sections import Settings
 from ropewalk.core.ring import parse_member
+from ropewalk.javascript import PATH as CLIENT_PATH
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.limits import IDENTIFIER_OVERHEAD_BYTES, NAME_TEXT_GROWTH
 from ropewalk.model.ring import RingMember
@@ -170,6 +171,7 @@ def reserved_roots(settings: Settings) -> list[tuple[str, str]]:
     """Owner and root of each path that, with all paths below it, no setting may name."""
     api = settings.api.api_path.rstrip("/")
     roots = [("the REST API", f"{api}/{name}") for name in ("publish", "streams", "presence")]
+    roots += [("the JavaScript client", CLIENT_PATH)]
     roots += [("the ring", f"{api}/ring")] if settings.ring.ring else []
     roots += [("the journal", "/journal")] if settings.journal.data_dir else []
     return [*roots, ("the demo page", "/demo")] if settings.server.demo else roots

@@ -1,12 +1,12 @@
-// The demo page: binds the session, the list of messages, the members and the buttons to each other.
-// The session and its helpers hold the state; this file connects them to the page.
+// The demo page: binds the client, the list of messages, the members and the buttons to each other.
+// The client and its helpers hold the state; this file connects them to the page.
 
-import { Session } from "./cable.js";
+import { connect } from "/ropewalk.js";
 import { Messages, element } from "./messages.js";
 import { Publisher } from "./publisher.js";
 import { Report, seconds } from "./report.js";
 
-const EARLIER = 300; // seconds of history that a new page requests
+const EARLIER = 300_000; // milliseconds of history that a new page requests
 const TYPING_EVERY = 2_000;
 const TYPING_LASTS = 4_000;
 const NAMES = ["Ada", "Bo", "Cleo", "Dara", "Eli", "Fern", "Gus", "Hana", "Ivo", "Juno", "Kit", "Lou", "Mika", "Noor", "Ola", "Pia"];
@@ -17,14 +17,12 @@ const { cable, publish, stream } = document.body.dataset;
 
 // Stored per tab: a reloaded page is the same member, a second tab is another one.
 const self = (sessionStorage.demoMember ??= randomId());
-const url = new URL(cable, location.href);
-url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
 
-const session = new Session({ url, stream, since: Math.floor(Date.now() / 1000) - EARLIER });
+const client = connect(cable);
+const chat = client.subscribe(stream, { from: { since: Date.now() - EARLIER } });
 const messages = new Messages({ log: $("log"), list: $("messages"), waiting: $("waiting"), self });
 const report = new Report($("report"), show);
-const publisher = new Publisher({ url: publish, stream, mayGo: () => session.online, refused });
-const members = new Map();
+const publisher = new Publisher({ url: publish, stream, mayGo: () => chat.state === "live" || chat.state === "replaying", refused });
 const typists = new Map();
 const counts = { live: 0, replayed: 0, repeated: 0, holes: 0 };
 let name = "";
@@ -35,35 +33,59 @@ const STATES = {
   connecting: () => "connecting…",
   online: () => "online",
   waiting: ({ delay }) => `connection lost, next attempt in ${seconds(delay)}`,
-  cut: () => "cut off, by you",
+  offline: () => "cut off, by you",
   closed: ({ reason }) => `closed by the server: ${reason}`,
 };
 
-session.addEventListener("state", ({ detail }) => {
-  $("status").dataset.state = detail.name;
-  show("status-text", STATES[detail.name](detail));
-  show("sid", detail.sid || "–");
-  const away = detail.name === "cut";
-  if (away || detail.name === "waiting") report.left();
+let sid = "";
+client.on("status", (status) => {
+  if (status.state === "online") {
+    messages.busy(true);
+    report.welcomed({ previous: sid, sid: status.sid, restored: status.restored });
+    sid = status.sid;
+  } else showState(status);
+});
+
+chat.on("status", ({ state, restored }) => {
+  if (restored) report.subscription(stream);
+  if (state === "replaying" || state === "live") showState({ state: "online", sid: client.sid });
+  if (state === "live") caughtUp();
+});
+
+chat.on("error", ({ message }) => showState({ state: "closed", reason: message }));
+
+function showState(status) {
+  $("status").dataset.state = status.state === "offline" ? "cut" : status.state;
+  show("status-text", STATES[status.state](status));
+  show("sid", status.sid || "–");
+  const away = status.state === "offline";
+  if (away || status.state === "waiting") report.left();
   $("cut").hidden = away;
-  $("cut").disabled = detail.name !== "online";
+  $("cut").disabled = status.state !== "online";
   $("come-back").hidden = !away;
-});
+}
 
-session.addEventListener("welcome", ({ detail }) => {
-  messages.busy(true);
-  report.welcomed(detail);
-});
-
-session.addEventListener("message", ({ detail }) => {
-  count(detail.replayed ? "replayed" : "live");
-  if (detail.replayed) report.replayed(detail.position);
-  if (detail.message?.from) stopTyping(detail.message.from);
-  messages.add(detail);
+let previous; // the position of the message before
+let explained = true; // by a gap that was reported, or because there was none before
+chat.on("message", ({ data, position, replayed }) => {
+  check(position);
+  count(replayed ? "replayed" : "live");
+  if (replayed) report.replayed(position);
+  if (data?.from) stopTyping(data.from);
+  messages.add({ message: data, position, replayed });
   showPosition();
 });
 
-session.addEventListener("caughtup", () => {
+/** The client promises each position once and in order. The page does not rely on it. */
+function check(position) {
+  const follows = previous && previous.epoch === position.epoch;
+  if (follows && position.offset <= previous.offset) count("repeated");
+  else if (!explained && !(follows && position.offset === previous.offset + 1)) count("holes");
+  previous = position;
+  explained = false;
+}
+
+function caughtUp() {
   messages.busy(false);
   publisher.flush();
   const finished = report.finish();
@@ -72,31 +94,22 @@ session.addEventListener("caughtup", () => {
   $("report-facts").hidden = false;
   const restored = finished.restored ? "session restored" : "new session";
   messages.note("return", `back after ${seconds(finished.away)} · ${restored} · ${finished.offsets.length} replayed`);
-});
+}
 
-session.addEventListener("gap", ({ detail }) => {
-  report.gap(detail);
-  messages.note("gap", gapText(detail), { reason: detail.reason });
+chat.on("gap", (gap) => {
+  previous = gap.position ?? previous;
+  explained = !gap.position;
+  report.gap(gap);
+  messages.note("gap", gapText(gap), { reason: gap.reason });
   showPosition();
 });
 
-session.addEventListener("repeated", () => count("repeated"));
-session.addEventListener("hole", () => count("holes"));
+chat.on("presence", showMembers);
 
-session.addEventListener("presence", ({ detail: { type, id, info, records = [] } }) => {
-  if (type === "join") members.set(id, info);
-  if (type === "leave") members.delete(id);
-  if (type === "info") {
-    members.clear();
-    for (const record of records) members.set(record.id, record.info);
-  }
-  showMembers();
-});
-
-session.addEventListener("transient", ({ detail: { message } }) => {
-  if (message?.typing !== true || typeof message.from !== "string" || typeof message.name !== "string") return;
-  clearTimeout(typists.get(message.from)?.timer);
-  typists.set(message.from, { name: message.name, timer: setTimeout(() => stopTyping(message.from), TYPING_LASTS) });
+chat.on("transient", ({ data }) => {
+  if (data?.typing !== true || typeof data.from !== "string" || typeof data.name !== "string") return;
+  clearTimeout(typists.get(data.from)?.timer);
+  typists.set(data.from, { name: data.name, timer: setTimeout(() => stopTyping(data.from), TYPING_LASTS) });
   showTyping();
 });
 
@@ -105,14 +118,14 @@ $("join-form").addEventListener("submit", (event) => {
   name = $("name").value.trim();
   if (!name) return;
   sessionStorage.demoName = name;
-  session.join({ id: self, info: { name } });
+  chat.presence.join(self, { name });
   showJoined();
   $("text").focus();
 });
 
 $("leave").addEventListener("click", () => {
   name = "";
-  session.leave();
+  chat.presence.leave();
   showJoined();
   $("name").focus();
 });
@@ -133,11 +146,11 @@ $("text").addEventListener("input", () => {
   const now = Date.now();
   if (!$("text").value || now - typingSaidAt < TYPING_EVERY) return;
   typingSaidAt = now;
-  session.whisper({ typing: true, from: self, name });
+  chat.whisper({ typing: true, from: self, name });
 });
 
 $("cut").addEventListener("click", () => {
-  session.cut();
+  client.disconnect();
   const away = Number($("away").value);
   if (away) comeBackTimer = setTimeout(comeBack, away * 1000);
   $("come-back").focus();
@@ -147,11 +160,10 @@ $("come-back").addEventListener("click", () => {
   comeBack();
   $(name ? "text" : "name").focus(); // the focused button is hidden now
 });
-addEventListener("online", () => session.hurry());
 
 function comeBack() {
   clearTimeout(comeBackTimer);
-  session.open();
+  client.reconnect();
 }
 
 function refused(uid, reason) {
@@ -165,8 +177,8 @@ function count(what) {
 }
 
 function showPosition() {
-  show("epoch", session.position?.epoch ?? "–");
-  show("offset", session.position?.offset ?? "–");
+  show("epoch", chat.position?.epoch ?? "–");
+  show("offset", chat.position?.offset ?? "–");
 }
 
 function showJoined() {
@@ -179,7 +191,7 @@ function showJoined() {
 }
 
 function showMembers() {
-  const listed = [...members].map(([id, info]) => ({ id, name: nameOf(info) }));
+  const listed = chat.presence.members.map(({ id, info }) => ({ id, name: nameOf(info) }));
   listed.sort((a, b) => a.name.localeCompare(b.name) || (a.id < b.id ? -1 : 1));
   $("members").replaceChildren(...listed.map(memberItem));
   show("member-count", String(listed.length));
@@ -209,11 +221,12 @@ function showTyping() {
   show("typing", names.length ? `${names.join(", ")} ${names.length > 1 ? "are" : "is"} typing…` : "");
 }
 
-function gapText({ reason, known, epoch, oldest, tip }) {
+function gapText({ reason, known, position, tip, missed }) {
   if (reason === "epoch_changed") return "gap: the stream began a new epoch while you were away; older messages are lost";
-  const kept = oldest <= tip ? `history reaches back to offset ${oldest}` : "history is empty";
-  if (!known || known.epoch !== epoch) return `gap (${reason}): ${kept}`;
-  return `gap (${reason}): offsets ${known.offset + 1}–${oldest - 1} cannot be replayed; ${kept}`;
+  if (!position) return `gap (${reason}): messages may be missing`;
+  const kept = position.offset < tip ? `history reaches back to offset ${position.offset + 1}` : "history is empty";
+  if (!missed || !known) return `gap (${reason}): ${kept}`;
+  return `gap (${reason}): offsets ${known.offset + 1}–${position.offset} cannot be replayed; ${kept}`;
 }
 
 /** 128 random bits. `crypto.randomUUID` is missing on plain http away from loopback, `getRandomValues` is not. */
@@ -223,4 +236,3 @@ function randomId() {
 
 $("name").value = sessionStorage.demoName ?? NAMES[Math.floor(Math.random() * NAMES.length)];
 showJoined();
-session.open();

@@ -17,11 +17,16 @@ export class Report {
     this.#leftAt ??= Date.now();
   }
 
-  welcomed({ previous, restored, restoredIds }) {
+  welcomed({ previous, restored }) {
     if (!previous) return;
     const away = this.#leftAt === null ? 0 : Date.now() - this.#leftAt;
     this.#leftAt = null;
-    this.#current = { previous, restored, restoredIds, away, offsets: [], gap: null };
+    this.#current = { previous, restored, away, subscriptions: [], offsets: [], gap: null };
+  }
+
+  /** The restored session still has this one. */
+  subscription(stream) {
+    this.#current?.subscriptions.push(stream);
   }
 
   replayed({ offset }) {
@@ -40,9 +45,9 @@ export class Report {
     return report;
   }
 
-  #write({ previous, restored, restoredIds, away, offsets, gap }) {
+  #write({ previous, restored, subscriptions, away, offsets, gap }) {
     this.#show("report-restored", restored ? "yes" : "no");
-    this.#show("report-subscriptions", restoredIds.map(streamOf).join(", ") || "none, subscribed again");
+    this.#show("report-subscriptions", subscriptions.join(", ") || "none, subscribed again");
     this.#show("report-replayed", counted(offsets));
     this.#show("report-gap", gap ? gap.reason : "none");
     this.#show("report-away", seconds(away));
@@ -64,12 +69,4 @@ function counted(offsets) {
   if (!offsets.length) return "0";
   const range = offsets.length > 1 ? `offsets ${offsets[0]}–${offsets.at(-1)}` : `offset ${offsets[0]}`;
   return `${offsets.length} (${range})`;
-}
-
-function streamOf(identifier) {
-  try {
-    return JSON.parse(identifier).stream_name ?? identifier;
-  } catch {
-    return identifier;
-  }
 }

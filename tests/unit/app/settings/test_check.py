@@ -124,6 +124,7 @@ def test_invalid_settings_are_rejected_with_a_hint(subtests: pytest.Subtests) ->
         (["--noauth", "--http_broadcast_path", "/api/publish"], "which the REST API uses"),
         (["--noauth", "--path", "/api/streams/x"], "which the REST API uses"),
         (["--demo", "--health_path", "/demo"], "which the demo page uses"),
+        (["--noauth", "--path", "/ropewalk.js"], "which the JavaScript client uses"),
         (["--noauth", "--data_dir", "d", "--metrics_http", "/journal/0"], "which the journal uses"),
         (["--noauth", "--allowed_origins", "a.com,https://b.com"], "not 'https://b.com': remove the scheme"),
         (["--noauth", "--allowed_origins", "a.com/chat"], "--allowed_origins must list hosts"),
