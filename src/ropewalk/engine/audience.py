@@ -50,7 +50,7 @@ class Group:
     `apart`: the next write separates gaps, messages that may be dropped, and those that exclude a listener. Slow listeners set
     it too. Every write clears it. `expendable` is True while messages are written that may be dropped.
 
-    `size`: bytes of the pending messages.
+    `size`: bytes of the pending messages, without the first.
 
     `registered`: the times of messages that all listeners of the stream have once this group has them, with their numbers.
     """

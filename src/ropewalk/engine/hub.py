@@ -28,7 +28,7 @@ MAX_SLICES = 5
 """In one turn, if other work kept the loop that much longer: deliveries get half of the time."""
 
 MAX_PENDING_BYTES = 1024 * 1024
-"""Messages of one group that wait to be written; at least one may."""
+"""Messages of one group that wait to be written, without the first."""
 
 BYTES_AS_A_WRITE = 16 * 1024
 """Bytes of a write that take as long as a further small write."""
@@ -141,12 +141,13 @@ class Hub:
         groups = audience.groups
         if not groups:
             return
-        apart, size = bool(message.exclude_socket), message.size
+        apart = bool(message.exclude_socket)
         for group in groups:
-            if group.size + size > MAX_PENDING_BYTES:
-                self._flush_group(group)  # publishers are faster than deliveries, and wait for them here
+            if group.pending:
+                group.size += message.size
+                if group.size > MAX_PENDING_BYTES:
+                    self._flush_group(group)  # publishers are faster than deliveries, and wait for them here
             group.pending.append(message)
-            group.size += size
             if apart:
                 group.apart = True
             if not group.queued:
