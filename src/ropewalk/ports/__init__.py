@@ -7,7 +7,6 @@ and `ConsumerStore`, `Staging`, `RowReader` and `Rows`, `Archive`, `Authenticato
 rings. The engine implements `Transactor`, `Publisher`, `RunPublisher`, `SessionHandle` and `Inspector`.
 """
 
-from ropewalk.ports.application import Application, Authenticator, Channels
 from ropewalk.ports.backend import (
     Backend,
     Clock,
@@ -26,7 +25,18 @@ from ropewalk.ports.backend import (
     StreamStore,
     ignore_missed,
 )
-from ropewalk.ports.endpoints import Broadcaster, Connection, DirectWrites, Inspector, Publisher, RunPublisher, SessionHandle
+from ropewalk.ports.endpoints import (
+    Application,
+    Authenticator,
+    Broadcaster,
+    Channels,
+    Connection,
+    DirectWrites,
+    Inspector,
+    Publisher,
+    RunPublisher,
+    SessionHandle,
+)
 from ropewalk.ports.journal import Archive, ConsumerStore, Journal, JournalReader, RowReader, Rows, Staging, Transactor
 
 __all__ = [
