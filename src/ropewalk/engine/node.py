@@ -180,7 +180,7 @@ class Node:
         self._leaving = True
 
     async def drain(self, spread: float, reconnect_rate: int = 0) -> None:
-        """Disconnect all sessions with the request to reconnect, evenly over `spread` seconds.
+        """Disconnect all sessions with the request to reconnect, evenly over `spread` seconds; few of them faster.
 
         `reconnect_rate`: reconnects per second. Each client that supports it gets a delay; 0 sends no delays.
         """

@@ -284,7 +284,7 @@ class OperationsSettings:
 
     metrics_http: str = text("/metrics", "Path of the Prometheus metrics; empty disables them.")
     shutdown_delay: float = duration(0.0, "Delay between the signal and the first disconnect.")
-    shutdown_spread: float = duration(1.0, "Time over which sessions are disconnected.")
+    shutdown_spread: float = duration(1.0, "Time over which many sessions are disconnected; few take less.")
     reconnect_rate: int = count(
         2000, "Reconnect requests to clients per second on shutdown, if their protocol supports them; 0 sends none."
     )
