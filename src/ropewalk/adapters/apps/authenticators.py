@@ -66,7 +66,7 @@ class _SubClaims(_Claims, kw_only=True):
 
 
 class TokenRules(Struct, frozen=True):
-    """What a token must say besides its signature. Empty texts: anything.
+    """Requirements of a token besides its signature. An empty text requires nothing.
 
     Args:
         param: the name of the token's query parameter, for the log.
@@ -88,7 +88,7 @@ class TokenVerifier(Protocol):
     """Checks signatures.
 
     Attributes:
-        algorithms: of the tokens that it is asked about.
+        algorithms: of the tokens that it checks.
     """
 
     @property
@@ -183,7 +183,7 @@ class JwtAuthenticator:
             return self._verifiers[0]
         algorithm = jwt.get_unverified_header(token).get("alg")
         for verifier in self._verifiers:
-            if algorithm in verifier.algorithms:
+            if isinstance(algorithm, str) and algorithm in verifier.algorithms:
                 return verifier
         raise jwt.InvalidAlgorithmError("the algorithm is not allowed")
 

@@ -1,6 +1,7 @@
 """Tokens of an identity provider: which keys count, and when they are fetched."""
 
 import asyncio
+import base64
 import json
 
 import jwt
@@ -73,6 +74,10 @@ async def test_tokens_of_the_application_and_of_the_provider_are_told_apart_by_t
     for secret in (RSA.public["n"], json.dumps(RSA.public, indent=0)[1:]):  # what everyone can read is no secret
         forged = jwt.PyJWS().encode(b'{"sub":"jane","aud":"our-app"}', secret.encode(), "HS256", {"kid": "a"})
         assert await provider.judge(forged) == UNAUTHORIZED
+    algorithms: list[object] = [["HS256"], {}, 1, None, "RS999"]
+    for algorithm in algorithms:  # a header is what the client likes
+        header, claims = (base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in ({"alg": algorithm}, {}))
+        assert await provider.judge(b".".join((header, claims, b"AAAA")).decode()) == UNAUTHORIZED
     unsigned = jwt.encode({"sub": "jane", "aud": AUDIENCE}, "", "none", {"kid": "a"})
     assert await provider.judge(unsigned) == UNAUTHORIZED
 
